@@ -17,7 +17,7 @@ _TABLE = re.compile(r"(<!-- helpers -->\n).*?(<!-- end of helpers -->)", re.DOTA
 def purposes() -> dict[str, str]:
     """Return the first paragraph of each helper's docstring, by its path below ``tests/support``.
 
-    A folder has that of its ``__init__.py``.
+    A folder has the docstring of its ``__init__.py``.
     """
     found = {}
     for path in sorted(HERE.rglob("*.py")):
@@ -30,7 +30,7 @@ def purposes() -> dict[str, str]:
 
 
 def with_table(text: str) -> str:
-    """Return the page with the helpers that there are now."""
+    """Return the page with the current helpers."""
     lines = ["| in `tests/support` | |", "| --- | --- |"]
     lines += [f"| `{name}` | {purpose} |" for name, purpose in purposes().items()]
     table = "\n".join(lines)

@@ -7,8 +7,8 @@ from typing import Any
 
 from redis import Redis
 
-#: What is stored under keys at one moment: what moves from one key to another between two looks
-#: would seem to be in none.
+#: Reads all keys at one moment. Between two reads a message could move to another key, and would
+#: seem to be in none.
 _LOOK = """
 local read = {
   string = function(key) return redis.call('GET', key) end,
@@ -35,14 +35,14 @@ def now_of(client: Redis) -> float:
 
 
 def is_answer(key: bytes) -> bool:
-    """Return whether a key keeps what was answered to a call, for a minute."""
+    """Return whether a key has the reply to a call, which is kept for a minute."""
     return b"}:answer:" in key or b"delayq:answer:" in key
 
 
 def look(client: Redis, *patterns: str) -> dict[bytes, Any]:
-    """Return every key that fits a pattern, with its value, all as they are at one moment.
+    """Return every key that fits a pattern, with its value, all at one moment.
 
-    Values are bytes, lists, sets, dicts of hashes and, in the order of scores, of scores.
+    Values are bytes, lists, sets, dicts of hashes, and dicts of scores in their order.
     """
     values: dict[bytes, Callable[[Any], Any]] = {
         b"string": lambda value: value,
@@ -55,12 +55,12 @@ def look(client: Redis, *patterns: str) -> dict[bytes, Any]:
 
 
 def is_total(key: bytes) -> bool:
-    """Return whether a key keeps counters, which have tests of their own."""
+    """Return whether a key has counters, which have tests of their own."""
     return key.endswith((b"}:totals", b"delayq:ticks"))
 
 
 def snapshot(client: Redis) -> dict[str, Any]:
-    """Return every key with its value, but for counters and answers to repeated calls."""
+    """Return every key with its value, except counters and replies that are kept for repeats."""
     return {
         key.decode(): value
         for key, value in sorted(look(client, "*").items())

@@ -9,7 +9,7 @@ from celery import chain, chord, group
 
 from tests.support import TIMEOUT
 
-#: Runs of :func:`assert_all_kinds_run`, with those of retries and members.
+#: Number of runs in :func:`assert_all_kinds_run`, with retries and members.
 RUNS = 25
 
 
@@ -49,5 +49,5 @@ def assert_all_kinds_run(tasks: Any) -> None:
 
 
 def assert_not_early(run: dict[str, Any]) -> None:
-    """A run is not before its ETA, which the sender's countdown made in whole milliseconds."""
+    """Check that a run is not before its ETA, which the sender computed in whole milliseconds."""
     assert run["at"] >= dt.datetime.fromisoformat(run["eta"]).timestamp() - 0.001, run

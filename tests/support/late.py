@@ -11,7 +11,7 @@ from celery_delayq.testing import WorkerProcess
 from tests.support import TIMEOUT, scene
 from tests.support.scene import StartWorker
 
-#: Settings with which plain URLs lead to our transport.
+#: Settings with which plain URLs select our transport.
 OUR_TRANSPORT = {"broker_transport": "celery_delayq.transport:Transport"}
 
 
@@ -32,6 +32,6 @@ def send_late(app: Celery, seen_by: Redis) -> Any:
 
 
 def check_it_runs(result: Any, seen_by: Redis) -> None:
-    """Wait until a worker has run the task, and look that nothing is left of it."""
+    """Wait until a worker has run the task; check that nothing of it is left."""
     assert result.get(timeout=TIMEOUT) == 5
     assert seen_by.zcard("{celery}:due") == seen_by.llen("celery") == 0

@@ -18,7 +18,7 @@ Retried = Literal["scheduled", "ready", "due", "gone", "duplicate", "superseded"
 
 
 class Message:
-    """Stands for what was handed out."""
+    """Stands for a message that was handed out."""
 
 
 class AnyStore:
@@ -28,11 +28,11 @@ class AnyStore:
         return self
 
     def __call__(self, *args: Any) -> None:
-        """Be any of its methods."""
+        """Act as any of the store's methods."""
 
 
 class BeatingStore(AnyStore):
-    """Counts the beats for the one message that is held."""
+    """Counts heartbeats for the one leased message."""
 
     def __init__(self) -> None:
         self.beats: list[str] = []
@@ -50,21 +50,21 @@ def keeper(
     start: Callable[[Callable[[], None]], None] | None = lambda _: None,
     **settings: Any,
 ) -> LeaseKeeper:
-    """Return a keeper; without a *start* function it runs its thread, and needs a store."""
+    """Return a keeper. Without a *start* function the keeper runs its thread and needs a store."""
     options = Settings.from_options({"delayq": settings})
     more: Any = {} if start is None else {"start": start}
     return LeaseKeeper(store, claim, options, name, **more)
 
 
 def take(one: LeaseKeeper, queue: str, number: int, *, alone: bool = False) -> list[str]:
-    """Have *one* hold so many messages that came with a request."""
+    """Let *one* lease *number* messages that came with a request."""
     message_id = one.new_request_number(queue)
     fields = [f"{message_id}:{place}" for place in range(1, number + 1)]
     return one.note_leased(queue, message_id, fields, alone=alone)
 
 
 def ack(store: Store, queue: str, worker_id: str, fields: Iterable[str]) -> int:
-    """Acknowledge messages; return how many of them were held."""
+    """Acknowledge messages; return how many were leased."""
     known, left = 0, [*fields]
     while left:
         acked = Acked(*store.run(store.leases.ack_call(queue, worker_id, dict.fromkeys(left, b""))))
@@ -75,7 +75,7 @@ def ack(store: Store, queue: str, worker_id: str, fields: Iterable[str]) -> int:
 def replace(
     store: Store, queue: str, entry: Entry, held_in: str, who: str, field: str, *, when_due: WhenDue
 ) -> Retried:
-    """Schedule an entry on *queue* in place of a leased message of the queue *held_in*."""
+    """Schedule an entry on *queue* in place of a message that is leased from *held_in*."""
     call = replace_call(store, queue, entry, held_in, who, field, when_due=when_due)
     return cast(Retried, store.run(call).decode())
 

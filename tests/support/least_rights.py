@@ -1,6 +1,6 @@
-"""A plugin of pytest: tests run as Redis' operator account, their workers as its worker account.
+"""A pytest plugin: tests run as Redis' operator account, their workers as its worker account.
 
-``TEST_LEAST_RIGHTS=1 pytest …``; a test fails when either was refused something.
+``TEST_LEAST_RIGHTS=1 pytest …``; a test fails if Redis has refused a command of an account.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def make_users(client: Redis) -> None:
 
 
 def check_refusals(client: Redis) -> None:
-    """Fail where a user was refused something."""
+    """Fail if Redis has refused a command of an account."""
     refused = [
         (each["username"], each["object"])
         for each in client.acl_log()

@@ -1,6 +1,6 @@
 """Workers whose tasks write to a ledger and wait at gates, and checks of the outcome.
 
-Gates and the ledger of runs are in a second Redis, which no fault touches.
+Gates and the ledger of runs are in a second Redis without faults.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ class LedgerDesk:
 
     #: The module in ``tests.apps`` with the workers' app.
     module: str
-    #: Seconds to wait for what is about to happen.
+    #: Seconds to wait for an event.
     timeout: float = TIMEOUT
-    #: The broker, where that is not the Redis server.
+    #: The broker, if it is not the Redis server.
     broker: Broker | None = None
 
     def __init__(
@@ -53,7 +53,7 @@ class LedgerDesk:
         self.workers: list[WorkerProcess] = []
 
     def close(self) -> None:
-        """End the workers, which need not be patient any more, and close the connections."""
+        """Stop the workers without patience, and close the connections."""
         for worker in self.workers:
             worker.kill()
         self.ledger.close()
@@ -68,9 +68,9 @@ class LedgerDesk:
         results_away: str = "",
         **options: Any,
     ) -> WorkerProcess:
-        """Start a worker, and do not wait; takes the arguments of `start_worker`.
+        """Start a worker; do not wait; takes the arguments of `start_worker`.
 
-        *results_away* says what of its result backend is away: `tests.support.endings.away`.
+        *results_away* is the part of its result backend that is away: `tests.support.endings.away`.
         """
         if self.broker is not None:
             options = self.broker.for_worker(options)
@@ -87,7 +87,7 @@ class LedgerDesk:
         return worker
 
     def open(self, *gates: str) -> None:
-        """Let the tasks go on that wait for these gates."""
+        """Let the tasks go on that wait at these gates."""
         for gate in gates:
             self.results.set(f"gate:{gate}", 1)
 
@@ -112,7 +112,7 @@ class LedgerDesk:
         )
 
     def wait_connected(self, worker: WorkerProcess, times: int) -> None:
-        """Wait until a worker has connected so many times."""
+        """Wait until a worker has connected *times* times."""
         wait_until(
             lambda: worker.log.count("] Connected to ") >= times,
             self.timeout,
@@ -120,29 +120,29 @@ class LedgerDesk:
         )
 
     def started(self) -> list[str]:
-        """Return the ids of all runs in the order in which they started."""
+        """Return the ids of all runs in the order of their starts."""
         return [run.key for run in sorted(self.ledger.read()[0], key=lambda run: run.start_us)]
 
     def left(self) -> Mapping[str, Any]:
-        """Return the ids of all tasks that the broker has, by state; of RabbitMQ their numbers."""
+        """Return the ids of the broker's tasks by state; on RabbitMQ, their numbers."""
         if isinstance(self.broker, OnRabbitMQ):
             return self.broker.left()
         left = self.broker.ids_left() if isinstance(self.broker, OnCluster) else left_in(self.redis)
         return {state: ids for state, ids in left.items() if ids}
 
     def held(self) -> set[str]:
-        """Return the ids of all tasks that processes hold."""
+        """Return the ids of all leased tasks."""
         held: set[str] = self.left().get("leased", set())
         return held
 
     def held_of(self, ids: Collection[str]) -> int:
-        """Return how many of some tasks processes hold; with RabbitMQ, of all tasks."""
+        """Return how many of some tasks are leased; on RabbitMQ, how many of all tasks."""
         if isinstance(self.broker, OnRabbitMQ):
             return self.broker.left().get("leased", 0)
         return len(self.held().intersection(ids))
 
     def backend_calls(self) -> set[str]:
-        """Return where Celery has called the result backend that was away: module and line."""
+        """Return where Celery has called the result backend while it was away: module and line."""
         return {
             each.decode() for each in cast("set[bytes]", self.results.smembers("backend calls"))
         }

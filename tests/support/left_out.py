@@ -1,4 +1,4 @@
-"""Skip a test that needs Java or RabbitMQ where they are missing; fail it with ``CI=true``."""
+"""Skip a test whose Java or RabbitMQ is missing; fail it with ``CI=true``."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from celery_delayq.errors import ConfigError, ServerNotFound
 
 
 def left_out(reason: str) -> BaseException:
-    """Return what skips a test; with CI=true it fails, as nothing is left out there."""
+    """Return an exception that skips a test; with CI=true it fails the test."""
     how = pytest.fail if os.environ.get("CI") == "true" else pytest.skip
     return how.Exception(reason)
 
 
 def need_java() -> None:
-    """Leave a test out where Java is missing."""
+    """Skip a test without Java."""
     from celery_delayq.spark import check_java
 
     try:
@@ -27,7 +27,7 @@ def need_java() -> None:
 
 
 def need_rabbitmq() -> None:
-    """Leave a test out where RabbitMQ is missing."""
+    """Skip a test without RabbitMQ."""
     try:
         find_rabbitmq_server()
     except ServerNotFound as exc:

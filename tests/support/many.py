@@ -1,4 +1,4 @@
-"""Make items for ``schedule_many``, and read what it has stored."""
+"""Make items for ``schedule_many``, and read the stored entries."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ TOKYO = dt.timezone(dt.timedelta(hours=9))
 
 
 def entries(redis: Redis, queue: str = "celery") -> list[tuple[int, dict[str, Any]]]:
-    """Return due (ms) and message of what is scheduled, by due."""
+    """Return due (ms) and message of scheduled entries, by due."""
     found = redis.zrange(f"{{{queue}}}:due", 0, -1, withscores=True)
     return list(zip((int(score) for _, score in found), stored(redis, queue), strict=True))
 
 
 def one(number: Any, note: Any = None) -> None:
-    """Stand for a task with other arguments."""
+    """A task with other arguments."""
 
 
 def numbered(count: int, **more: Any) -> Iterator[Item]:
@@ -32,7 +32,7 @@ def numbered(count: int, **more: Any) -> Iterator[Item]:
 
 
 def meanwhile(count: int, before: int, do: Callable[[], object]) -> Iterator[Item]:
-    """Yield items as `numbered` does, and *do* something before one of them is taken."""
+    """Yield items as `numbered` does, and call *do* before one of them is taken."""
     for n, item in enumerate(numbered(count)):
         if n == before:
             do()

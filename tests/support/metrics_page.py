@@ -13,7 +13,7 @@ _TABLE = re.compile(r"(<!-- metrics -->\n).*?(<!-- end of metrics -->)", re.DOTA
 
 
 def with_table(text: str) -> str:
-    """Return the page with the metrics that the code has now."""
+    """Return the page with the metrics of the code."""
     lines = ["| metric | kind | labels | |", "| --- | --- | --- | --- |"]
     for each in METRICS:
         labels = ", ".join(f"`{name}`" for name in each.labels)

@@ -1,6 +1,6 @@
-"""The effect of each script on one queue in plain Python: the model that scripts are compared with.
+"""The effect of each script on one queue in plain Python: tests compare scripts with this model.
 
-The first of each list is what runs next. Time is lease time in seconds, moved manually.
+The first item of each list runs next. Time is lease time in seconds, moved manually.
 """
 
 from __future__ import annotations
@@ -19,17 +19,16 @@ from tests.support.model_dead_letters import DeadLetterModel
 from tests.support.model_schedule import is_late
 from tests.support.model_tracking import NOW, Label, Plan, duplicate
 
-#: Why a message does not run, by
-#: :attr:`~tests.support.model_tracking.Tracked.dropped`.
+#: Marks of messages that do not run, by :attr:`~tests.support.model_tracking.Tracked.dropped`.
 MARKS = [None, Mark("cancelled"), Mark("replaced"), Mark("skipped")]
 SKIPPED = 3
 
-#: By what they are counted.
+#: The counter of each mark.
 DROPPED = {1: "cancelled", 2: "replaced"}
 
 
 class Leased(NamedTuple):
-    """What stands under one field of a process: a message, or None once a retry has replaced it."""
+    """A field of a process: a message, or None after a retry has replaced it."""
 
     step: int
     alone: bool
@@ -38,14 +37,14 @@ class Leased(NamedTuple):
 
 @dataclass(kw_only=True)
 class QueueModel(DeadLetterModel):
-    """One queue with its schedule, and the processes that hold messages of it."""
+    """One queue with its schedule, and the processes that have leased its messages."""
 
     now: int = 0
     held: dict[str, dict[str, Leased]] = field(default_factory=dict)
     ends: dict[str, int] = field(default_factory=dict)
     request_numbers: dict[str, int] = field(default_factory=dict)
     turn: str | None = None
-    #: Whether the process that asks reports messages that do not run.
+    #: Whether the process reports messages that do not run.
     reports: bool = False
     lease_ends: int | None = None
 
@@ -62,7 +61,7 @@ class QueueModel(DeadLetterModel):
         *,
         reports: bool,
     ) -> AcquireReply:
-        """Lease up to *limit* messages, or tell those of *message_id* again."""
+        """Lease up to *limit* messages, or return those of an earlier request again."""
         self.reports = reports
         self.count_others()
         mine = self.held.setdefault(who, {})
@@ -109,7 +108,7 @@ class QueueModel(DeadLetterModel):
         )
 
     def _mark(self, one: Leased) -> Mark | None:
-        """Return why a held message does not run, without its lateness."""
+        """Return why a leased message does not run, without its lateness."""
         label = Label.of(one.message or b"")
         here = self.running.values()
         found = [each for each in here if label and each.message_id == label.message_id]
@@ -125,7 +124,7 @@ class QueueModel(DeadLetterModel):
                     yield Leased(step, False, message)
 
     def _admit(self, message: bytes, who: str) -> bool:
-        """Note who holds a message; False for one that is not to run."""
+        """Note which process has leased a message; False for a message that does not run."""
         label = Label.of(message)
         if label is None:
             return True
@@ -163,14 +162,14 @@ class QueueModel(DeadLetterModel):
         self.lease_ends = end if self.lease_ends is None else min(end, self.lease_ends)
 
     def extend(self, who: str, lease: int) -> int:
-        """Extend a lease; return how much is held."""
+        """Extend a lease; return the number of leased messages."""
         count = len(self.held.get(who, {}))
         if count:
             self._hold(who, lease)
         return count
 
     def ack(self, who: str, fields: Iterable[str]) -> int:
-        """Forget messages; return how many of them were held."""
+        """Forget messages; return how many were leased."""
         there = [one for name in fields if (one := self._drop(who, name))]
         for one in there:
             if one.message is not None:
@@ -191,7 +190,7 @@ class QueueModel(DeadLetterModel):
     def requeue(
         self, who: str, fields: Sequence[str], *, last: bool, counted: Counted, most: int
     ) -> tuple[int, int]:
-        """Put messages back; return how many are ready and how many are dead."""
+        """Put messages back; return the number of ready ones and of dead ones."""
         moved = dead_lettered = 0
         for name in fields if last else reversed(fields):
             one = self._drop(who, name)
@@ -229,7 +228,7 @@ class QueueModel(DeadLetterModel):
         waiting.insert(len(waiting) if last else 0, message)
 
     def reject(self, who: str, name: str, id: str, reason: str, details: bytes = b"") -> bool:
-        """Make a dead letter of a message; False when it is not held."""
+        """Make a dead letter of a message; False if it is not leased."""
         one = self._drop(who, name)
         if one is None or one.message is None:
             return False
@@ -301,10 +300,10 @@ class QueueModel(DeadLetterModel):
         return min(self.ends, key=lambda who: (self.ends[who], who), default=None)
 
     def reclaim_expired(self, who: str, fields: Iterable[str], most: int) -> Reclaimed:
-        """Take back *fields* of a process whose lease has ended: which it is, is up to Redis."""
+        """Reclaim *fields* of a process whose lease has ended. Redis decides which fields."""
         results: Counter[str] = Counter()
         if self.ended(who):
-            # The first to run comes last, so that it stands before the others.
+            # The message that runs first is added last, at the front.
             for name in sorted(fields, key=_order, reverse=True):
                 one = self._drop(who, name)
                 assert one is not None
@@ -349,6 +348,6 @@ def _order(name: str) -> list[int]:
 
 
 def _id(message: bytes) -> str | None:
-    """Return the id that a message tells scripts."""
+    """Return the id in a message's label."""
     label = Label.of(message)
     return label and label.id

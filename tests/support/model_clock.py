@@ -1,5 +1,4 @@
-"""Move lease time without waiting: what ``dispatch/next_queue.lua`` keeps of it is moved
-instead."""
+"""Move lease time without waiting, by a change of the values of ``dispatch/next_queue.lua``."""
 
 from __future__ import annotations
 
@@ -11,18 +10,18 @@ CLOCK = "delayq:clock"
 
 
 def pass_time(client: Redis, seconds: float) -> None:
-    """Let *seconds* of lease time pass, as if someone had looked at it all the while."""
+    """Let *seconds* of lease time pass, as if a dispatcher had looked all the time."""
     client.hincrby(CLOCK, "stood", -_ms(seconds))
 
 
 def go_unwatched(client: Redis, seconds: float) -> None:
-    """Make it as if *seconds* had passed in which nobody looked: an outage, a failover."""
+    """Let *seconds* pass without a dispatcher: an outage, a failover."""
     client.hincrby(CLOCK, "stood", -_ms(seconds))
     client.hincrby(CLOCK, "seen", -_ms(seconds))
 
 
 def set_clock_back(client: Redis, seconds: float) -> None:
-    """Make it as if Redis' clock had been set back by *seconds*."""
+    """Set Redis' clock back by *seconds*, as the scripts see it."""
     go_unwatched(client, -seconds)
 
 

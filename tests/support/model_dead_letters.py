@@ -1,4 +1,4 @@
-"""The model of a queue's dead letters: dead-letter, replay, forget and keep them again."""
+"""The model of a queue's dead letters: dead-letter, replay, delete and restore."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from tests.support.model_schedule import ScheduleModel, StatusCode
 
 @dataclass(kw_only=True)
 class DeadLetterModel(ScheduleModel):
-    """One queue whose dead letters are known by their messages, of which no two are alike."""
+    """One queue whose dead letters are known by their messages, which all differ."""
 
     def dead_letter_of(self, message: bytes) -> StatusCode | None:
-        """Return the dead letter with that message."""
+        """Return the dead letter with this message."""
         return next((each for each in self.dead if each.message == message), None)
 
     def add_dead_letter(self, message: bytes, id: str, reason: str, details: bytes) -> None:
-        """Keep a message that is nowhere else."""
+        """Dead-letter a message that no other key has."""
         self.registered = True
         self.published.append(message)
         self.counted[f"dead:{kind_of(reason)}"] += 1
@@ -37,7 +37,7 @@ class DeadLetterModel(ScheduleModel):
         return "d"
 
     def discard(self, message: bytes) -> Outcome:
-        """Forget a dead letter."""
+        """Delete a dead letter."""
         dead_letter = self.dead_letter_of(message)
         if dead_letter is None:
             return "u"
@@ -49,7 +49,7 @@ class DeadLetterModel(ScheduleModel):
         self.gone.append(dead_letter.message)
 
     def keep(self, dead_letter: StatusCode) -> Outcome:
-        """Keep a dead letter again that was forgotten."""
+        """Restore a deleted dead letter."""
         self.registered = True
         if dead_letter in self.dead:
             return "k"

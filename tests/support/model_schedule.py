@@ -1,6 +1,6 @@
 """The model of a queue's schedule: publish, promote, cancel, move, run now, pause and clear.
 
-Nothing is due between :data:`PAST` and a time that does not come, but for what Redis' clock told.
+No due is between :data:`PAST` and a time far in the future, except times of Redis' clock.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from celery_delayq.store.keys import Layout
 from celery_delayq.store.leases import DeliveryCounts
 from tests.support.model_tracking import NOW, Label, Place, Plan, Scheduled, Tracked, Tracking
 
-#: What is due then has been due for long, ms.
+#: A due before this time has long passed (ms).
 PAST = 10**9
 
-#: What is said of several messages with one id: what comes first.
+#: The outcome for several messages with one id: the first of these.
 _RANK: Sequence[Outcome] = ("r", "w", "c", "p", "d", "u")
 
 
 class StatusCode(NamedTuple):
-    """A dead letter, under the id that it was to get."""
+    """A dead letter, under its requested id."""
 
     id: str
     reason: str
@@ -36,7 +36,7 @@ class StatusCode(NamedTuple):
 
 @dataclass(kw_only=True)
 class ScheduleModel(Tracking):
-    """One queue, what is known of all queues, and what processes hold of it."""
+    """One queue, the common state of all queues, and the leased messages of its processes."""
 
     name: str
     layout: Layout
@@ -46,7 +46,7 @@ class ScheduleModel(Tracking):
     quarantined: list[tuple[int, bytes]] = field(default_factory=list)
     dead: list[StatusCode] = field(default_factory=list)
     done: list[bytes] = field(default_factory=list)
-    #: What was cancelled, replaced, cleared or taken by stock workers and is stored no more.
+    #: Messages that were cancelled, replaced, cleared or taken by stock workers.
     gone: list[bytes] = field(default_factory=list)
     marker: bool = False
     next_due: int | None = None
@@ -54,15 +54,15 @@ class ScheduleModel(Tracking):
     queue_paused: bool = False
     paused: set[str] = field(default_factory=set)
     revision: int = 0
-    #: What was counted, by the names of ``model/totals.py``.
+    #: Counts, by the names of ``model/totals.py``.
     counted: Counter[str] = field(default_factory=Counter)
-    #: How many ready messages others have added, less those that they took, since a script looked.
+    #: Ready messages that others have added less those they took, since the last script looked.
     unseen: int = 0
 
     # -- publish, promote
 
     def push(self, step: int, message: bytes) -> None:
-        """Publish a message that is ready."""
+        """Publish a ready message."""
         self.published.append(message)
         self.counted["accepted"] += 1
         self._push(step, message)
@@ -74,7 +74,7 @@ class ScheduleModel(Tracking):
         self.unseen += 1
 
     def count_others(self) -> None:
-        """Count what others have added or taken."""
+        """Count the messages that others have added or taken."""
         self.counted["accepted" if self.unseen > 0 else "taken"] += abs(self.unseen)
         self.unseen = 0
 
@@ -93,7 +93,7 @@ class ScheduleModel(Tracking):
         most: int = 0,
         counted: str = "accepted",
     ) -> Put:
-        """Publish a message that is due later or at once, or the same again."""
+        """Publish a message for later or for now, or publish it again."""
         label = Label.of(record.message)
         if self.is_known(record.message_id):
             return Put("duplicate")
@@ -121,7 +121,7 @@ class ScheduleModel(Tracking):
         return Put("scheduled" if plan.due > NOW else "ready")
 
     def _drop_entry(self, name: str, place: Place, *, replaced: bool = False) -> None:
-        """Remove what is scheduled; what is ready is dropped when its turn comes."""
+        """Remove a scheduled message; a ready one is dropped when its turn comes."""
         if place == "scheduled":
             self.gone.append(self.remove_entry(name).record.message)
             self.counted["replaced" if replaced else "cancelled"] += 1
@@ -157,27 +157,27 @@ class ScheduleModel(Tracking):
         self.next_due = due if self.next_due is None else min(self.next_due, due)
 
     def clock_is_set_back(self) -> None:
-        """Look at the queue now."""
+        """Plan a look at the queue now."""
         if self.next_due is not None:
             self._look_at(NOW)
 
     def plan_next_look(self) -> None:
-        """Set the next-due index to what is due first, but for what is paused and due."""
+        """Set the next-due index to the first due, without entries that are paused and due."""
         times = (one.due for one in self.scheduled.values() if not one.paused_due)
         self.next_due = min(times, default=None)
 
     def plan_look_after_removal(self) -> None:
-        """Do so when some have left, but let a look stay that may be for what is paused and due."""
+        """Plan the next look when entries have left. A look for paused and due entries stays."""
         if not any(one.paused_due for one in self.scheduled.values()):
             self.plan_next_look()
 
     def becomes_due(self, name: str, due: int) -> None:
-        """Let the moment of an entry have passed."""
+        """Move the due of an entry to the past."""
         self.scheduled[name] = self.scheduled[name]._replace(due=due, paused_due=False)
         self._announce(due)
 
     def promote(self, limit: int) -> tuple[int, int]:
-        """Look at up to *limit* entries that are due; return how many moved, and how many died."""
+        """Look at up to *limit* due entries; return how many moved, and how many died."""
         if self.queue_paused:
             self.next_due = None
             return 0, 0
@@ -211,9 +211,9 @@ class ScheduleModel(Tracking):
             self.release(Label.of(entry.record.message))
 
     def _unpause(self, limit: int) -> tuple[bool, int]:
-        """Put back what was paused and due of tasks that go on.
+        """Put back entries that were paused and due and whose tasks were resumed.
 
-        Returns whether there may be more, and how much was put back.
+        Returns whether there may be more, and how many were put back.
         """
         entries = [(name, one) for name, one in self.scheduled.items() if one.paused_due]
         paused_due = sorted((one.record.task, one.due, name) for name, one in entries)
@@ -241,7 +241,7 @@ class ScheduleModel(Tracking):
     # -- manage the schedule
 
     def cancel(self, ids: Iterable[str], if_due: int | None = None) -> list[Outcome]:
-        """Cancel what no process holds."""
+        """Cancel messages that are not leased."""
         self._forget_what_stock_took()
         found = [worst(self._cancel(*each, if_due) for each in self.find(id)) for id in ids]
         self.plan_look_after_removal()
@@ -261,7 +261,7 @@ class ScheduleModel(Tracking):
         return "d"
 
     def reschedule(self, id: str, due: int, if_due: int | None = None) -> Outcome:
-        """Move what is scheduled."""
+        """Move a scheduled entry."""
         return worst(self._move_to(name, place, due, if_due) for name, place in self.find(id))
 
     def _move_to(self, name: str, place: Place, due: int, if_due: int | None) -> Outcome:
@@ -278,7 +278,7 @@ class ScheduleModel(Tracking):
     def run_now(
         self, ids: Iterable[str], if_due: int | None, dues: Mapping[str, int]
     ) -> list[Outcome]:
-        """Make what is scheduled the next to run; *dues* is what Redis' clock told for names."""
+        """Make scheduled entries the next to run; *dues* has the times of Redis' clock by name."""
         found = [worst(self._run(*each, if_due, dues) for each in self.find(id)) for id in ids]
         self.plan_look_after_removal()
         return found
@@ -302,7 +302,7 @@ class ScheduleModel(Tracking):
         return "d"
 
     def pause(self, *, queue: bool, task: str, resume: bool) -> bool:
-        """Pause the queue or a task, or let it go on; return whether that changes anything."""
+        """Pause or resume the queue or a task; return whether this changes anything."""
         was = self.queue_paused if queue else task in self.paused
         if queue:
             self.queue_paused = not resume
@@ -317,8 +317,10 @@ class ScheduleModel(Tracking):
         return changed
 
     def purge(self) -> tuple[int, int]:
-        """Forget what is scheduled and ready; return how many were in the schedule or quarantined
-        messages, and how many ready ones."""
+        """Purge scheduled and ready messages.
+
+        Returns how many were scheduled or quarantined, and how many were ready.
+        """
         self.count_others()
         count = len(self.scheduled) + len(self.quarantined)
         ready = sum(map(len, self.ready.values()))
@@ -344,21 +346,21 @@ class ScheduleModel(Tracking):
         return count, ready
 
     def stock_takes(self, step: int) -> None:
-        """Let a stock worker take the next message of a list: nobody notices."""
+        """Let a stock worker take the next message of a list. No script sees it."""
         self.gone.append(self.ready[step].pop(0))
         self.unseen -= 1
 
 
 def worst(outcomes: Iterable[Outcome]) -> Outcome:
-    """Return what is said of several messages with one id."""
+    """Return the outcome for several messages with one id."""
     return min(outcomes, key=_RANK.index, default="u")
 
 
 def is_late(label: Label | None, due: int) -> bool:
-    """Return whether a message may not start any more; what is due about now is never late."""
+    """Return whether a message is too late to start; a due of about now is never late."""
     return label is not None and label.skip > 0 and 0 < due <= PAST
 
 
 def digest(message: bytes) -> str:
-    """Return under which name Redis counts deliveries of a message."""
+    """Return the field under which Redis counts deliveries of a message."""
     return hashlib.sha1(message, usedforsecurity=False).hexdigest()

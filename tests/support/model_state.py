@@ -1,4 +1,4 @@
-"""The whole key space as the model has it, and as Redis has it, in one form to compare."""
+"""All keys as the model has them and as Redis has them, in one form to compare."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _TRACKED = re.compile(rb"(!*\S+) (\d+) (.*)", re.DOTALL)
 
 
 def state_of(model: QueueModel) -> dict[str, Any]:
-    """Return what :func:`observed` is to return."""
+    """Return the expected result of :func:`observed`."""
     keys = Keys()
     key = keys.queue(model.name)
     name = model.name.encode()
@@ -89,7 +89,7 @@ def observed(name: str, state: dict[str, Any]) -> dict[str, Any]:
 
 
 def messages_in(name: str, layout: Layout, state: dict[str, Any]) -> Counter[bytes]:
-    """Return each message that a snapshot holds, in whichever state."""
+    """Return each message in a snapshot, in any state."""
     key = Keys().queue(name)
     found: Counter[bytes] = Counter()
     for where, value in state.items():

@@ -1,6 +1,7 @@
-"""The model of what is known of messages while they are scheduled, ready or held.
+"""The model of messages while they are scheduled, ready or leased.
 
-Names are those of ``include/tracking.lua``: the id or, where that is taken, ``id NUL message_id``.
+Names are those of ``include/tracking.lua``: the id or, if another message has it, ``id NUL
+message_id``.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from urllib.parse import unquote
 from celery_delayq.model.envelope import Record
 from celery_delayq.model.lookup import Name
 
-#: Stands for any time that Redis' clock told while the test ran, ms.
+#: Stands for any time of Redis' clock during the test (ms).
 NOW = 2_000_000_000_000
 
 _LABEL = re.compile(rb'\{"properties": \{"delayq": \{"label": "(\S*) (\S+) (\d+) (\S+)"')
@@ -23,18 +24,17 @@ Place = Literal["scheduled", "waiting", "running"]
 
 
 def about(ms: float) -> int:
-    """Return :data:`NOW` for what Redis' clock may have told, else *ms*."""
+    """Return :data:`NOW` for a time that may be of Redis' clock, else *ms*."""
     return NOW if 10**12 < ms < 3 * 10**12 else int(ms)
 
 
 def duplicate(id: str, message_id: str) -> str:
-    """Return the name of a message whose id is taken."""
+    """Return the second name of a message."""
     return f"{id}\0{message_id}"
 
 
 class Scheduled(NamedTuple):
-    """An entry: when it is due, in ms since 1970, what is stored, and whether it is paused and
-    due."""
+    """An entry: its due (ms since 1970), its data, and whether it is paused and due."""
 
     due: int
     record: Record
@@ -42,8 +42,7 @@ class Scheduled(NamedTuple):
 
 
 class Label(NamedTuple):
-    """What scripts know of a message: *unique* is ``s`` or ``d``, its scope, and a key, or
-    ``-``."""
+    """The label of a message; *unique* is a scope (``s`` or ``d``) and a key, or ``-``."""
 
     id: str
     message_id: str
@@ -52,7 +51,7 @@ class Label(NamedTuple):
 
     @classmethod
     def of(cls, message: bytes) -> Label | None:
-        """Read the label of a message, None where it has none."""
+        """Read the label of a message; None without a label."""
         match = _LABEL.match(message)
         if match is None:
             return None
@@ -61,20 +60,20 @@ class Label(NamedTuple):
 
     @property
     def key(self) -> str:
-        """The unique key alone."""
+        """The unique key without its scope."""
         return self.unique[1:]
 
     @property
     def counts_until_done(self) -> bool:
-        """Whether the key is taken until the message is done, and not only while scheduled."""
+        """Whether a message has the key until it is done, and not only while it is scheduled."""
         return self.unique[0] == "d"
 
 
 class Tracked(NamedTuple):
-    """What is known of a message that is ready or held.
+    """The tracked values of a ready or leased message.
 
-    *dropped* when its turn comes: 1 for one that was cancelled, 2 for one whose unique key another
-    one has, 3 for a held one that is later than it may be.
+    *dropped* is 1 for a cancelled message, 2 for a message whose unique key another one has, 3 for
+    a leased message that is too late. Such a message does not run.
     """
 
     message_id: str
@@ -86,13 +85,13 @@ class Tracked(NamedTuple):
 
     @property
     def value(self) -> bytes:
-        """The form in which it is stored."""
+        """The stored value."""
         text = f"{'!' * self.dropped}{self.message_id} {self.due} {self.unique} {self.task}"
         return f"{text} {self.who}".encode() if self.who else text.encode()
 
 
 class Owner(NamedTuple):
-    """The message that owns a unique key; *since* says whether the time of its start is stored."""
+    """The owner of a unique key; *since* says whether the time of its start is stored."""
 
     id: str
     message_id: str
@@ -100,7 +99,7 @@ class Owner(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """What is to become of a message with a unique key, and what is to make way to it."""
+    """The decision about a message with a unique key, and the message that it supersedes."""
 
     what: Literal["store", "beside", "kept", "conflict", "superseded"]
     due: int
@@ -111,7 +110,7 @@ class Plan(NamedTuple):
 
 @dataclass(kw_only=True)
 class Tracking:
-    """What is scheduled, ready and held, by name, and who has which unique key."""
+    """Scheduled, ready and leased messages by name, and the owners of unique keys."""
 
     scheduled: dict[str, Scheduled] = field(default_factory=dict)
     waiting: dict[str, Tracked] = field(default_factory=dict)
@@ -124,13 +123,13 @@ class Tracking:
     # -- names
 
     def names_of(self, id: str) -> list[str]:
-        """Return all names under which something with an id may be found; a name is itself."""
+        """Return all names that a message with an id may have; a name is returned alone."""
         if isinstance(id, Name):
             return [str(id)]
         return [id, *(name for name in self.duplicate_ids if name.startswith(f"{id}\0"))]
 
     def find(self, id: str) -> list[tuple[str, Place]]:
-        """Return where everything with an id is, by message id, but for what was cancelled."""
+        """Return the places of all messages with an id, by message id, without cancelled ones."""
         found: list[tuple[str, str, Place]] = []
         for name in self.names_of(id):
             if name in self.scheduled:
@@ -142,21 +141,21 @@ class Tracking:
         return [(name, place) for _, name, place in sorted(found)]
 
     def entry_of(self, message_id: str) -> str | None:
-        """Return the name of the entry that waits for a message."""
+        """Return the name of a message's entry."""
         names = (
             name for name, one in self.scheduled.items() if one.record.message_id == message_id
         )
         return next(names, None)
 
     def is_known(self, message_id: str) -> bool:
-        """Return whether a message is scheduled, or ready or held with a label."""
+        """Return whether a message is scheduled, or is ready or leased with a label."""
         here = [*self.waiting.values(), *self.running.values()]
         return self.entry_of(message_id) is not None or any(
             one.message_id == message_id for one in here
         )
 
     def add_entry(self, id: str, entry: Scheduled) -> None:
-        """Store an entry under its id, or beside one that has it."""
+        """Store an entry under its id, or under its second name."""
         name = id
         if id in self.scheduled:
             name = duplicate(id, entry.record.message_id)
@@ -164,18 +163,18 @@ class Tracking:
         self.scheduled[name] = entry
 
     def take_entry(self, name: str) -> Scheduled:
-        """Take an entry out of the schedule; its unique key stays as it is."""
+        """Take an entry out of the schedule; it keeps its unique key."""
         self.duplicate_ids.discard(name)
         return self.scheduled.pop(name)
 
     def remove_entry(self, name: str) -> Scheduled:
-        """Take an entry out of the schedule: it is gone."""
+        """Take an entry out of the schedule, and release its unique key."""
         entry = self.take_entry(name)
         self.release(Label.of(entry.record.message))
         return entry
 
     def with_key(self) -> Iterator[tuple[str, str, str]]:
-        """Yield key, id and message id of all that have a unique key, or would have it."""
+        """Yield key, id and message id of all messages that have or would have a unique key."""
         for entry in self.scheduled.values():
             label = Label.of(entry.record.message)
             if label is not None and label.unique != "-":
@@ -185,10 +184,10 @@ class Tracking:
                 if one.unique[0] == "d" and not one.dropped:
                     yield one.unique[1:], name.partition("\0")[0], one.message_id
 
-    # -- ready and held
+    # -- ready and leased
 
     def track(self, index: dict[str, Tracked], id: str, tracked: Tracked) -> None:
-        """Note where a message is."""
+        """Note the place of a message."""
         name = id
         if id in index and index[id].message_id != tracked.message_id:
             name = duplicate(id, tracked.message_id)
@@ -196,14 +195,14 @@ class Tracking:
         index[name] = tracked
 
     def untrack_message(self, index: dict[str, Tracked], label: Label) -> Tracked:
-        """Forget where a message is, and return what was known of it."""
+        """Forget the place of a message; return its tracked values."""
         for name in (label.id, duplicate(label.id, label.message_id)):
             if name in index and index[name].message_id == label.message_id:
                 return index.pop(name)
         return Tracked(label.message_id, 0, label.unique, "")
 
     def track_requeued(self, message: bytes) -> None:
-        """Note that a held message is ready again."""
+        """Note that a leased message is ready again."""
         label = Label.of(message)
         if label is not None:
             tracked = self.untrack_message(self.running, label)
@@ -211,7 +210,7 @@ class Tracking:
             self.track(self.waiting, label.id, tracked._replace(who="", due=due))
 
     def forget(self, index: dict[str, Tracked], message: bytes) -> None:
-        """Note that a message is gone."""
+        """Note that a message has gone."""
         label = Label.of(message)
         if label is not None:
             self.untrack_message(index, label)
@@ -219,7 +218,7 @@ class Tracking:
             self.release(label)
 
     def forget_waiting(self) -> None:
-        """Nothing is ready: what stock workers took is forgotten."""
+        """No message is ready: forget messages that stock workers took."""
         self.waiting.clear()
         if not self.scheduled and not self.running:
             self.duplicate_ids.clear()
@@ -246,14 +245,14 @@ class Tracking:
         return None
 
     def release(self, label: Label | None) -> None:
-        """Release the key of a message that has left a place, unless it holds the key elsewhere."""
+        """Release the key of a message that has left a place, unless it has the key in another."""
         if label is not None and label.unique != "-":
             owner = self.owners.get(label.key)
             if owner and owner[:2] == label[:2] and not self.find_owner(owner, label.key):
                 del self.owners[label.key]
 
     def decide(self, label: Label, due: int, policy: str, *, retry: bool) -> Plan:
-        """Return what is to become of a message with a unique key."""
+        """Return the decision about a message with a unique key."""
         owner = self.owners.get(label.key)
         found = self.find_owner(owner, label.key) if owner else None
         if owner is None or found is None:
@@ -272,7 +271,7 @@ class Tracking:
         return Plan("store", due, owner.id, place, name)
 
     def take_key(self, label: Label, policy: str, *, scheduled: bool) -> None:
-        """Give the key to what was stored; what had it runs on, if it runs."""
+        """Give the key to the stored message; a running owner runs on."""
         if scheduled or label.counts_until_done:
             self.owners[label.key] = Owner(label.id, label.message_id, policy == "l")
             here = (message_id for key, _, message_id in self.with_key() if key == label.key)

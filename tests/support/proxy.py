@@ -1,7 +1,7 @@
-"""A proxy between clients and Redis that cuts connections where a test says so.
+"""A proxy between clients and Redis that cuts connections at chosen calls.
 
-It reads the protocol, so that a fault hits one chosen call: by the name of a command or of a
-script, and the n-th of them.
+The proxy reads the protocol, so a fault hits one call: the n-th with the name of a command or a
+script.
 
 >>> with Proxy(server.port) as proxy:                                   # doctest: +SKIP
 ...     rule = proxy.on("dispatch/promote", Fault.DROP_REPLY, nth=3)
@@ -31,7 +31,7 @@ _CHUNK = 1 << 18
 
 
 class Fault(Enum):
-    """What happens to a call."""
+    """The fault of a call."""
 
     DROP_REQUEST = "the connection is cut before the server gets the request"
     DROP_REPLY = "the server executes it, and the connection is cut before the reply"
@@ -41,28 +41,28 @@ class Fault(Enum):
     REFUSE = "the server does not get the request, and the reply is an error"
 
 
-#: Faults that happen to a reply.
+#: Faults of a reply.
 ON_REPLY = (Fault.DROP_REPLY, Fault.RESET, Fault.STALL, Fault.DELAY)
 
 
 @dataclass
 class Rule:
-    """One fault that is to happen.
+    """One planned fault.
 
     Parameters
     ----------
     what
-        Name of a script, of a command in capitals, or bytes that stand in the request.
+        Name of a script, name of a command in capitals, or bytes in the request.
     fault
-        What is to happen.
+        The fault.
     nth
-        Which call after the rule.
+        The number of the call after the rule, from 1.
     seconds
-        For how long a reply is late or stalled.
+        Time by which a reply is late or stalled.
     answer
         The error that is the reply.
     then
-        Called at the moment of the fault, before anything is cut: it must not block.
+        Called at the moment of the fault, before the cut. It must not block.
     """
 
     what: str | bytes
@@ -75,13 +75,13 @@ class Rule:
     _seen: int = 0
 
     def hits(self, call: Call) -> bool:
-        """Count *call* if it is one of those meant, and return whether its turn has come."""
+        """Count *call* if the rule matches it; return whether its turn has come."""
         meant = self.what in call.raw if isinstance(self.what, bytes) else self.what == call.label
         self._seen += meant
         return meant and self._seen == self.nth
 
     def fire(self) -> None:
-        """Tell that the moment has come."""
+        """Set the event of the rule."""
         self.then()
         self.fired.set()
 
@@ -95,7 +95,7 @@ class Call:
 
     @classmethod
     def read(cls, raw: bytes) -> Call:
-        """Name the call that *raw* makes."""
+        """Read the name of the call in *raw*."""
         parts = arguments(raw)
         name = next(parts, b"").upper().decode("ascii", "replace")
         if name in ("EVALSHA", "EVAL"):
@@ -112,7 +112,7 @@ def _script_names() -> dict[bytes, str]:
 
 @dataclass(eq=False)
 class _Link:
-    """A client's connection and ours to the server, with the calls that wait for replies."""
+    """A client's connection, our connection to the server, and the calls that wait for replies."""
 
     client: asyncio.StreamWriter
     server: asyncio.StreamWriter
@@ -120,7 +120,7 @@ class _Link:
     subscribed: bool = False
 
     def refuse(self, answer: str) -> None:
-        """Answer a request with an error, behind the replies to those before it."""
+        """Answer a request with an error, after the replies to earlier requests."""
         self.pending.append(f"-{answer}\r\n".encode())
         self.write_refusals()
 
@@ -142,12 +142,12 @@ class _Link:
 
 
 class Proxy:
-    """Passes on what comes to a free loopback port; a context manager.
+    """Forwards connections to a free loopback port; a context manager.
 
     Parameters
     ----------
     target_port
-        Port of the server on 127.0.0.1, which may go away and come back.
+        Port of the server on 127.0.0.1. The server may stop and start again.
 
     Attributes
     ----------
@@ -175,7 +175,7 @@ class Proxy:
         self._tasks: set[asyncio.Task[None]] = set()
         self._serving: set[asyncio.Task[None]] = set()
         self._holding: frozenset[str] = frozenset()
-        #: The calls that were held back; their connections pass nothing on after them.
+        #: The calls that were held back. Their connections forward nothing after them.
         self.held: list[str] = []
 
     def __enter__(self) -> Proxy:
@@ -192,25 +192,25 @@ class Proxy:
     # -- faults of one call -------------------------------------------------------------------
 
     def on(self, what: str | bytes, fault: Fault, **options: Any) -> Rule:
-        """Let *fault* happen to a call from now on; takes the arguments of `Rule`."""
+        """Add a rule for *fault*; takes the arguments of `Rule`."""
         self._check(what)
         rule = Rule(what, fault, **options)
         self._rules = [*self._rules, rule]
         return rule
 
     def forget_rules(self) -> None:
-        """Let everything pass again."""
+        """Remove all rules."""
         self._rules = []
 
     def hold(self, *labels: str) -> None:
-        """Hold back these calls, and what comes behind them, until their connections are cut."""
+        """Hold back these calls, and later data of their connections, until the cut."""
         self._check(*labels)
         self._holding = frozenset(labels)
 
     # -- faults of all connections ------------------------------------------------------------
 
     def cut_all(self, *, reset: bool = False) -> None:
-        """Cut every connection; new ones are taken, and nothing is held back on them."""
+        """Cut every connection. New ones are accepted, and no call is held back on them."""
 
         async def cut() -> None:
             for link in list(self._links):
@@ -221,7 +221,7 @@ class Proxy:
 
     @contextmanager
     def away(self) -> Iterator[None]:
-        """Cut every connection and refuse new ones for the time of the ``with`` block."""
+        """Cut every connection and refuse new ones during the ``with`` block."""
         self.refuse()
         try:
             yield
@@ -229,7 +229,7 @@ class Proxy:
             self.accept()
 
     def turn_to(self, port: int) -> None:
-        """Cut every connection, and lead new ones to another server, as a failover does."""
+        """Cut every connection, and connect new ones to another server, as a failover does."""
         self._target = port
         self.cut_all()
 
@@ -239,12 +239,12 @@ class Proxy:
         self.cut_all()
 
     def accept(self) -> None:
-        """Take new connections."""
+        """Accept new connections."""
         self._do(self._listen())
 
     @contextmanager
     def frozen(self) -> Iterator[None]:
-        """Pass nothing on for the time of the ``with`` block, and close nothing."""
+        """Forward nothing during the ``with`` block, and close nothing."""
         self._loop.call_soon_threadsafe(self._flowing.clear)
         try:
             yield
@@ -259,7 +259,7 @@ class Proxy:
     _read: Callable[[bytes], Call] = Call.read
 
     def _check(self, *labels: str | bytes) -> None:
-        """Refuse the name of a script that is none: a rule for it would never apply."""
+        """Refuse an unknown name of a script: its rule would never apply."""
         known = {*_script_names().values()}
         for label in labels:
             if isinstance(label, str) and not (label.isupper() or label in known):
@@ -272,10 +272,10 @@ class Proxy:
         if link.subscribed or reply[:1] == b">" or not link.pending:
             return None
         call = link.pending.popleft()
-        assert isinstance(call, Call)  # errors of ours are written when their turn comes
+        assert isinstance(call, Call)  # our own errors are written in their turn
         self._measure(call, reply)
         if reply.startswith(b"-NOSCRIPT"):
-            return None  # it was not executed, and comes again with its source
+            return None  # Redis does not have the script; the call comes again with its source
         return self._hit(call, ON_REPLY)
 
     # -- in the loop --------------------------------------------------------------------------
@@ -290,10 +290,10 @@ class Proxy:
             )
 
     async def _close_listener(self) -> None:
-        # Not waited for: it would wait for the connections, too.
+        # This does not wait: the wait would include the connections.
         listener, self._listener = self._listener, None
         if listener is not None:
-            # A server that closes drops the connections that it is just taking, and leaks them.
+            # A closing server drops connections that it is accepting, and leaks them.
             for sock in listener.sockets:
                 self._loop.remove_reader(sock.fileno())
             await asyncio.sleep(0.001)
@@ -307,7 +307,7 @@ class Proxy:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await asyncio.gather(*self._serving, return_exceptions=True)
-        await asyncio.sleep(0.01)  # in which the transports close
+        await asyncio.sleep(0.01)  # the transports close meanwhile
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -327,7 +327,7 @@ class Proxy:
             writer.transport.abort()
             return
         link = _Link(writer, their_writer)
-        if self._listener is None:  # refused since it was accepted
+        if self._listener is None:  # refused after its accept
             link.cut()
             return
         self._links.add(link)
@@ -354,14 +354,14 @@ class Proxy:
                 self._measure(call, raw)
                 if call.label in self._holding:
                     self.held.append(call.label)
-                    await asyncio.Event().wait()  # for the cut
+                    await asyncio.Event().wait()  # waits for the cut
                 if rule := self._hit(call, (Fault.DROP_REQUEST, Fault.REFUSE)):
                     rule.fire()
                     if rule.fault is Fault.DROP_REQUEST:
                         return
                     link.refuse(rule.answer)
                     continue
-                # Messages come without a request on such a connection, and no script is called.
+                # Such a connection gets messages without a request, and calls no script.
                 link.subscribed |= call.label in ("SUBSCRIBE", "PSUBSCRIBE")
                 link.pending.append(call)
                 link.server.write(raw)
@@ -382,7 +382,7 @@ class Proxy:
             await link.client.drain()
 
     async def _harm(self, link: _Link, reply: bytes, rule: Rule) -> bool:
-        """Do what *rule* says to a reply; return whether that is the end of the connection."""
+        """Apply a rule to a reply; return whether the connection ends."""
         rule.fire()
         if rule.fault is Fault.DELAY:
             await asyncio.sleep(rule.seconds)
@@ -397,6 +397,6 @@ class Proxy:
         self.largest[call.label] = max(self.largest[call.label], len(frame))
 
     def _hit(self, call: Call, faults: tuple[Fault, ...]) -> Rule | None:
-        """Count *call* for every rule, and return the first whose turn has come."""
+        """Count *call* for every rule; return the first rule whose turn has come."""
         hits = [rule for rule in self._rules if rule.fault in faults and rule.hits(call)]
         return hits[0] if hits else None

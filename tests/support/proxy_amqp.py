@@ -1,7 +1,7 @@
 """The proxy before RabbitMQ, for fault tests.
 
 A rule names a frame by its method, such as ``Basic.Ack``; ``b""`` is any frame. Faults of requests
-hit what clients send, faults of replies what RabbitMQ sends, which need not be an answer.
+hit frames of clients. Faults of replies hit frames of RabbitMQ, which may be no answer.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from amqp import spec
 
 from tests.support.proxy import ON_REPLY, Call, Proxy, Rule
 
-#: Type, channel, and bytes of the payload, which one more byte ends.
+#: Type, channel and length of the payload; one more byte ends a frame.
 _HEADER = Struct(">BHI")
 _METHOD = Struct(">HH")
 
-#: What a client begins with.
+#: The first bytes of a client.
 _GREETING = b"AMQP"
 
-#: The frames that are no methods, by type.
+#: Frames that are not methods, by type.
 _CONTENT = {2: "header", 3: "body", 8: "heartbeat"}
 
 
@@ -33,7 +33,7 @@ class AmqpFrames:
         self._data = bytearray()
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """Add *data* and yield the frames that are whole now."""
+        """Add *data*, and yield the frames that are complete."""
         self._data += data
         while len(self._data) >= _HEADER.size:
             end = 8
@@ -58,7 +58,7 @@ def _methods() -> dict[tuple[int, int], str]:
 
 
 def _call(raw: bytes) -> Call:
-    """Name a frame."""
+    """Read the name of a frame."""
     if raw.startswith(_GREETING):
         return Call(raw, "greeting")
     kind = raw[0]
@@ -68,7 +68,7 @@ def _call(raw: bytes) -> Call:
 
 
 class AmqpProxy(Proxy):
-    """Passes on what comes to a free loopback port, by AMQP's frames."""
+    """Forwards connections to a free loopback port, frame by frame."""
 
     _new_frames: Callable[[], Any] = AmqpFrames
     _read: Callable[[bytes], Call] = staticmethod(_call)

@@ -1,4 +1,4 @@
-"""An app on RabbitMQ, and a consumer that is no Celery worker."""
+"""An app on RabbitMQ, and a consumer that is not a Celery worker."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support import TIMEOUT
 
 
 class RabbitMQScene:
-    """An app, its connection, and a consumer that is no worker."""
+    """An app, its connection, and a consumer that is not a worker."""
 
     def __init__(self, url: str, settings: Mapping[str, Any] | None = None, **conf: Any) -> None:
         self.app = Celery("shop", broker=url, set_as_current=False)
@@ -39,13 +39,13 @@ class RabbitMQScene:
         return self.connection.default_channel
 
     def send(self, id: str, countdown: float = 0.3, **options: Any) -> float:
-        """Send a task; return when it is due."""
+        """Send a task; return its due."""
         due = time.time() + countdown
         self.app.send_task("shop.work", (id,), task_id=id, countdown=countdown, **options)
         return due
 
     def receive(self, queue: str, number: int = 1) -> dict[str, float]:
-        """Return when each of so many tasks came, by id."""
+        """Return by id when each of *number* tasks came."""
         found: dict[str, float] = {}
 
         def note(message: Any) -> None:

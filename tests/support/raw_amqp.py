@@ -1,4 +1,4 @@
-"""A client of RabbitMQ that sends any bytes, and knows which messages were taken."""
+"""A client of RabbitMQ that sends any bytes, and knows which messages RabbitMQ has accepted."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support import TIMEOUT
 
 
 class RawClient:
-    """Sends messages one by one, on a new connection after RabbitMQ has closed the last one."""
+    """Sends messages one by one, on a new connection after RabbitMQ has closed the old one."""
 
     def __init__(self, url: str) -> None:
         self._connection = Connection(url)
@@ -38,7 +38,7 @@ class RawClient:
         return channel
 
     def send(self, content: Content, exchange: str, routing_key: bytes) -> bool:
-        """Send a message; return whether RabbitMQ has taken it."""
+        """Send a message; return whether RabbitMQ has accepted it."""
         channel, confirmed = self.channel, []
         connection = channel.connection
         for event in ("basic_ack", "basic_nack"):
@@ -63,5 +63,5 @@ class RawClient:
         return confirmed == ["basic_ack"]
 
     def send_all(self, contents: Iterable[Content], exchange: str, routing_key: bytes) -> int:
-        """Send messages; return how many RabbitMQ has taken."""
+        """Send messages; return how many RabbitMQ has accepted."""
         return sum(self.send(content, exchange, routing_key) for content in contents)

@@ -1,4 +1,4 @@
-"""A real HTTP server on 127.0.0.1 that answers webhooks as a test says."""
+"""A real HTTP server on 127.0.0.1 that gives the answers of a test to webhooks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from celery_delayq.testing import wait_until
 from tests.support import TIMEOUT
 
 Headers = Mapping[str, str]
-#: A status, a status with headers, or what is to be done with the handler.
+#: A status, a status with headers, or a function of the handler.
 Answer = int | tuple[int, Headers] | Callable[["Handler"], None]
 
 
@@ -31,7 +31,7 @@ class Received:
 
 
 class Receiver:
-    """Gives one answer after another, the last one for ever.
+    """Gives its answers in turn, and the last one for all further requests.
 
     Parameters
     ----------
@@ -48,9 +48,9 @@ class Receiver:
     ) -> None:
         self.answers = list(answers)
         self.requests: list[Received] = []
-        #: Whether requests are read to their ends.
+        #: Whether requests are read completely.
         self.read_bodies = True
-        #: Set when the test is over, for answers that go on until then.
+        #: Set at the end of the test, for endless answers.
         self.ended = threading.Event()
         self._lock = threading.Lock()
         self._server = _Server((host, port), Handler)
@@ -70,7 +70,7 @@ class Receiver:
         return f"{self.scheme}://{host or self.host}:{self.port}{path}"
 
     def wait(self, number: int) -> list[Received]:
-        """Wait until so many requests have come."""
+        """Wait until *number* requests have come."""
         wait_until(lambda: len(self.requests) >= number, what=f"{number} requests have come")
         return self.requests
 
@@ -95,7 +95,7 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing: clients that hang up are what some tests are about."""
+        """Log nothing: in some tests clients hang up."""
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -118,11 +118,11 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
 def drip(handler: Handler) -> None:
-    """Answer with one byte after another, and never come to the end of the headers."""
+    """Answer one byte at a time, and never end the headers."""
     _drip(handler, b"HTTP/1.1 200 OK\r\nX-Slow: ")
 
 
@@ -138,14 +138,14 @@ def _drip(handler: Handler, start: bytes) -> None:
 
 
 def flood(handler: Handler) -> None:
-    """Answer with a failure and as much as the client takes."""
+    """Answer with a failure and as many bytes as the client reads."""
     handler.wfile.write(b"HTTP/1.1 400 No\r\n\r\n")
     while not handler.server.receiver.ended.is_set():
         handler.wfile.write(b"no \x1b[2J\n" * 10_000)
 
 
 def certificate_for(name: str, folder: Path) -> Path:
-    """Make a certificate for the name of a host, signed by itself, with its key in one file."""
+    """Make a self-signed certificate for the name of a host, with its key in the same file."""
     key, certificate, both = folder / "key.pem", folder / "cert.pem", folder / "both.pem"
     subprocess.run(
         [

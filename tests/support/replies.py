@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 SCRIPT_BUSY = "Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE."
-#: What Redis says, by its code in the table.
+#: Error replies of Redis, by their code in the table.
 REPLIES = {
     "READONLY": "READONLY You can't write against a read only replica.",
     "UNBLOCKED": "UNBLOCKED force unblock from blocking operation, instance state changed",
@@ -19,7 +19,7 @@ REPLIES = {
     "TRYAGAIN": "TRYAGAIN Multiple keys request during rehashing of slot",
     "OOM": "OOM command not allowed when used memory > 'maxmemory'.",
     "NOPERM": "NOPERM No permissions to access a key",
-    # In a script, and what is wrong with a call or a key.
+    # In a script, by the version of Redis; then errors of a call or a key.
     "NOPERM of 8": "ERR ACL failure in script: No permissions to access a key script: 5",
     "NOPERM of 7": "ERR The user executing the script can't run this command script: 5",
     "READONLY of 6": "ERR Error running script (call to f_5): @user_script:1: @user_script: 1: "

@@ -1,4 +1,4 @@
-"""The frames of Redis' protocol (RESP 2 and 3): where one ends, and what a request says."""
+"""The frames of Redis' protocol (RESP 2 and 3): their ends, and the arguments of a request."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ _CRLF = b"\r\n"
 
 
 class NotResp(ValueError):
-    """These bytes are no frame."""
+    """The bytes are no frame."""
 
 
 def frame_end(data: bytes | bytearray, start: int = 0) -> int:
-    """Return where the frame that begins at *start* ends, -1 when it is not whole yet.
+    """Return the end of the frame that begins at *start*, -1 if the frame is incomplete.
 
     Raises
     ------
@@ -39,7 +39,7 @@ def frame_end(data: bytes | bytearray, start: int = 0) -> int:
         end = after + count + 2
         return end if end <= len(data) else -1
     if kind in _MAPS:
-        # What an attribute belongs to comes right behind it.
+        # The value of an attribute follows it directly.
         count = 2 * count + (kind == ord("|"))
     for _ in range(count):
         if after >= len(data):
@@ -67,7 +67,7 @@ class Frames:
         self._data = bytearray()
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """Add *data* and yield the frames that are whole now."""
+        """Add *data*, and yield the frames that are complete."""
         self._data += data
         start = 0
         try:

@@ -1,4 +1,4 @@
-"""Read tasks and keys in Redis, start workers, and wait for both."""
+"""Read tasks and keys in Redis, start workers, and wait for events of both."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 StartWorker = Callable[..., WorkerProcess]
 
 
-#: Of which keys there is nothing left once all tasks are done.
+#: Keys that are empty when all tasks are done.
 BUSY = (
     "due",
     "entries",
@@ -58,7 +58,7 @@ def start_worker(
     env: Mapping[str, str] | None = None,
     **options: Any,
 ) -> WorkerProcess:
-    """Start a worker of ``tests.apps.<app>`` that is ready soon.
+    """Start a worker of ``tests.apps.<app>``; do not wait until it is ready.
 
     *conf* are Celery's settings, *delayq* ours, and *args* more arguments of the command.
     """
@@ -75,9 +75,10 @@ def start_worker(
 
 
 def answer(app: Celery, hostname: str, what: str, *about: Any) -> Any:
-    """Return what a worker answers to a command of ``inspect``.
+    """Return the answer of a worker to a command of ``inspect``.
 
-    It is asked again until it has heard: a worker that has just said "ready" may hear nothing yet.
+    The command is repeated until the worker answers: a worker that has just said "ready" may not
+    listen yet.
     """
     with app.connection_for_read() as connection:  # one of the app's may have been closed
         inspect = app.control.inspect([hostname], timeout=5, limit=1, connection=connection)
@@ -89,9 +90,9 @@ def answer(app: Celery, hostname: str, what: str, *about: Any) -> Any:
 
 
 class Scene:
-    """What tests see in Redis."""
+    """The state of Redis, as tests read it."""
 
-    #: The broker, where that is another one.
+    #: The broker, if it is not this Redis.
     broker: OnCluster | OnRabbitMQ | None = None
 
     def __init__(self, redis: RedisUnderTest) -> None:
@@ -106,17 +107,17 @@ class Scene:
         wait_until(lambda: self.now() > moment, TIMEOUT, f"{moment} by Redis' clock")
 
     def read(self, key: str = "log") -> list[dict[str, Any]]:
-        """Return what tasks wrote down."""
+        """Return the records of tasks."""
         return [json.loads(item) for item in self.client.lrange(key, 0, -1)]
 
     def runs(self, *fields: str) -> list[Any]:
-        """Return what tasks wrote down: of each run the field, or the fields as a tuple."""
+        """Return from the record of each run one field, or several fields as a tuple."""
         if len(fields) == 1:
             return [run.get(fields[0]) for run in self.read()]
         return [tuple(run.get(name) for name in fields) for run in self.read()]
 
     def wait_runs(self, count: int, timeout: float = TIMEOUT) -> None:
-        """Wait until so many runs have begun."""
+        """Wait until *count* runs have begun."""
         wait_until(
             lambda: self.client.llen("log") >= count,
             timeout,
@@ -124,26 +125,26 @@ class Scene:
         )
 
     def open(self, gate: str, times: int = 0) -> None:
-        """Let so many tasks go on that wait at a gate, or all of them from now on."""
+        """Let *times* tasks pass a gate; 0 opens the gate for all."""
         if not times:
             self.client.set(f"open:{gate}", 1)
         for _ in range(times or 20):
             self.client.rpush(f"gate:{gate}", "")
 
     def ready(self, queue: str = "celery") -> list[str]:
-        """Return the ids in a ready list, the next to be taken first."""
+        """Return the ids in a ready list; the next to be taken comes first."""
         items = self.client.lrange(queue, 0, -1)
         return [json.loads(item)["headers"]["id"] for item in reversed(items)]
 
     def scheduled(self, queue: str = "celery") -> list[tuple[str, int]]:
-        """Return id and attempt of all entries of a schedule, in order of due."""
+        """Return id and attempt of all scheduled entries, in the order of due."""
         keys = (f"{{{queue}}}:due", f"{{{queue}}}:entries")
         records = self.client.eval(RECORDS, 2, *keys)
         headers = [json.loads(record.partition(b"\n")[2])["headers"] for record in records]
         return [(each["id"], each["retries"]) for each in headers]
 
     def held(self) -> set[str]:
-        """Return the ids of what processes hold."""
+        """Return the ids of leased messages."""
         values = [item for key in self.client.keys("*:leased:*") for item in self.client.hvals(key)]
         messages = [split_leased(item)[1] for item in values]
         return {json.loads(item)["headers"]["id"] for item in messages if item}
@@ -156,7 +157,7 @@ class Scene:
         }
 
     def left(self, queue: str = "celery") -> dict[str, Any]:
-        """Return all that is not done yet, by the end of its key."""
+        """Return all unfinished tasks, by the end of their key."""
         if self.broker is not None:
             return self.broker.left(queue)
         keys = {f"{{{queue}}}:{name}": name for name in BUSY} | {queue: "ready"}
@@ -171,18 +172,18 @@ class Scene:
         return found | ({"leased": leased} if leased else {})
 
     def wait_empty(self, queue: str = "celery") -> None:
-        """Wait until all is done, and nothing is remembered of it."""
+        """Wait until all tasks are done, and no key of them is left."""
         wait_until(
             lambda: not self.left(queue), TIMEOUT, lambda: f"nothing to be left: {self.left(queue)}"
         )
 
 
 class AppScene(Scene):
-    """An app, its workers, and what tests see of them in Redis."""
+    """An app, its workers, and their state in Redis."""
 
     #: The module in ``tests.apps`` with the workers' app.
     module: str
-    #: How workers are started where a test does not say it.
+    #: Options of workers if a test gives none.
     pool, concurrency, prefetch = "prefork", 1, 1
 
     def __init__(self, redis: RedisUnderTest, app: Celery, delayq_worker: StartWorker) -> None:
@@ -196,7 +197,7 @@ class AppScene(Scene):
 
     @property
     def queues(self) -> Sequence[str]:
-        """The queues that tasks go to where they are sent to none by name."""
+        """The queues of tasks that are sent to no named queue."""
         if self.broker is None:  # the Redis of the test
             return ("celery",)
         return self.broker.queues
@@ -216,12 +217,12 @@ class AppScene(Scene):
         return start_worker(self._delayq_worker, self.module, pool or self.pool, **options)
 
     def listeners(self) -> int:
-        """Return how many connections listen to events and remote control."""
+        """Return the number of connections that listen to events and remote control."""
         return int(self.client.pubsub_numpat())
 
     @contextmanager
     def watching(self) -> Iterator[list[tuple[str, str]]]:
-        """Collect the events meanwhile: type and task."""
+        """Collect events (type and task) during the ``with`` block."""
         told: list[tuple[str, str]] = []
         with self.app.connection_for_read() as connection:
 
@@ -248,12 +249,12 @@ class AppScene(Scene):
 
 
 class Control(AppScene):
-    """Sends tasks that are revoked, paused, replaced and held back, and starts their workers."""
+    """Sends tasks that are revoked, paused, replaced and delayed, and starts their workers."""
 
     module = "control_tasks"
 
 
 class Leases(AppScene):
-    """Starts workers that write down what they hold; they prefetch as Celery does by default."""
+    """Starts workers that record their leased messages; they prefetch as Celery does by default."""
 
     module, pool, prefetch = "lease_tasks", "solo", 4

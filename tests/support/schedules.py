@@ -25,7 +25,7 @@ FAR = datetime(2100, 1, 1, tzinfo=timezone.utc)
 
 
 def state(delayq: DelayQ) -> dict[str, Any]:
-    """All that is stored but wake-ups, and names of processes, of earlier tests too."""
+    """Return all keys without wake-ups and names of processes, which earlier tests may leave."""
     found = snapshot(delayq.store.client)
     return {
         key: value
@@ -35,7 +35,7 @@ def state(delayq: DelayQ) -> dict[str, Any]:
 
 
 def fill(app: Celery, count: int = 1200) -> None:
-    """Schedule on three queues, and something of each kind that there is."""
+    """Schedule entries of every kind on three queues."""
     DelayQ.of(app).schedule_many(
         Item((n, []), eta=FAR, task=f"shop.{n % 4}", queue="abc"[n % 3], priority=n % 10)
         for n in range(count)

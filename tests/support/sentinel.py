@@ -31,7 +31,7 @@ def replicated(
 
 
 class Sentinel(ManagedProcess):
-    """One sentinel, which alone decides on a failover.
+    """One sentinel, which decides alone on a failover.
 
     Parameters
     ----------
@@ -40,7 +40,7 @@ class Sentinel(ManagedProcess):
     password
         Password of the master and its replicas.
     folder
-        New folder for its settings, which it writes itself, and its log.
+        New folder for its log and its settings, which the sentinel itself writes.
     """
 
     def __init__(self, master: EmbeddedRedis, password: str, folder: Path) -> None:
@@ -60,13 +60,13 @@ class Sentinel(ManagedProcess):
         super().__init__(command, cwd=folder, log_file=folder / "sentinel.log", name="sentinel")
 
     def wait_ready(self, replicas: int = 0) -> None:
-        """Wait until it sees the master, with that many replicas to choose from."""
+        """Wait until the sentinel sees the master and *replicas* replicas."""
         wait_until(
             lambda: self._sees(replicas), 20, lambda: f"the sentinel to be ready:\n{self.log}"
         )
 
     def fail_over(self) -> None:
-        """Make a replica the master, as soon as the sentinel has heard enough of one."""
+        """Make a replica the master, as soon as the sentinel knows enough of one."""
         with Redis(port=self.port) as client:
 
             def begins() -> bool:
@@ -81,7 +81,7 @@ class Sentinel(ManagedProcess):
             wait_until(begins, TIMEOUT, lambda: f"a replica that may take over:\n{self.log}")
 
     def master_port(self) -> int:
-        """Return the port of the server that it takes for the master."""
+        """Return the port of the server that the sentinel sees as the master."""
         return int(self._master()["port"])
 
     def _sees(self, replicas: int) -> bool:

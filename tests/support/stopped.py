@@ -1,4 +1,4 @@
-"""Stop a process with SIGSTOP for a while, like one on a machine that hangs."""
+"""Stop a process with SIGSTOP for a while, like a process on a machine that hangs."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from celery_delayq.testing import wait_until
 
 
 def stop(pid: int) -> None:
-    """Stop a process, and return when no thread of it runs.
+    """Stop a process, and return when none of its threads runs.
 
-    The signal alone stops nothing: the thread that handles it may wait for a processor, and the
-    others go on until then.
+    The signal alone is not enough: the thread that handles it may wait for a processor, and other
+    threads run until then.
     """
     os.kill(pid, signal.SIGSTOP)
     wait_until(lambda: _states(pid) <= {"T", "t"}, what=f"process {pid} stands still")
@@ -23,7 +23,7 @@ def stop(pid: int) -> None:
 
 @contextmanager
 def stopped(pid: int | None) -> Iterator[None]:
-    """Let a process stand still for the time of the ``with`` block."""
+    """Stop a process during the ``with`` block."""
     assert pid is not None
     stop(pid)
     try:

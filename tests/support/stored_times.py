@@ -1,8 +1,8 @@
-"""All keys that store times, and how each time is judged after Redis' clock was set.
+"""All keys that store times, and tests of each time after Redis' clock was set.
 
-A *place* is ``<key> <what>``, by the names of :mod:`celery_delayq.store.keys`: ``score`` of a
-sorted set, a field of a hash (``*``: any), ``value`` of a string, ``item`` of a list or a set,
-``id`` of a stream, or ``expires``. :func:`places_in_scripts` finds all of them in the source.
+A *place* is ``<key> <part>``, by the names of :mod:`celery_delayq.store.keys`. A part is ``score``
+of a sorted set, a field of a hash (``*``: any), ``value`` of a string, ``item`` of a list or a set,
+``id`` of a stream, or ``expires``. :func:`places_in_scripts` finds all places in the source.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from pathlib import Path
 PACKAGE = Path(str(files("celery_delayq")))
 LUA = PACKAGE / "store" / "lua"
 
-#: Times that decide what happens next: place to the cells of
-#: ``tests/integration/dispatch/test_clock_jumps.py`` that set the clock while one is stored.
+#: Times that decide what happens next, and the cells of
+#: ``tests/integration/dispatch/test_clock_jumps.py`` that set the clock while the time is stored.
 JUDGED = {
     "next_due score": "paced full deferred",
     "pace at": "paced",
@@ -52,7 +52,7 @@ JUDGED = {
     "history id": "history",
 }
 
-#: Times that are judged by no cell, and why.
+#: Times without a cell, and the reason.
 SHOWN_OR_BRIEF = {
     "control *": "since when a queue or a task is paused: only shown",
     "totals epoch": "since when is counted: only shown",
@@ -65,7 +65,7 @@ SHOWN_OR_BRIEF = {
     "worker_id expires": "fsck alone asks whether a worker id lives",
 }
 
-#: Places that hold no time.
+#: Places without times.
 WITHOUT_TIME = {
     *("tasks score", "paused_due score", "duplicate_ids score", "duplicate_ids item"),
     *("entries *", "leased *", "queues *", "request_numbers *", "deliveries *", "totals *"),
@@ -75,7 +75,7 @@ WITHOUT_TIME = {
     *("archiving value", "cluster_tags value"),
 }
 
-#: Commands that store something, by what they store.
+#: Commands that store something, by the part that they store.
 _WRITES = {
     **dict.fromkeys(("ZADD", "ZINCRBY", "ZUNIONSTORE", "ZRANGESTORE", "GEOADD"), "score"),
     **dict.fromkeys(("HSET", "HSETNX", "HMSET", "HINCRBY", "HINCRBYFLOAT"), "*"),
@@ -88,10 +88,10 @@ _WRITES = {
 }
 _WRITE = re.compile(rf"'({'|'.join(_WRITES)})',\s*")
 
-#: Sorted sets whose members hold a time, or what belongs to one.
+#: Sorted sets whose members contain a time, or belong to one.
 _MEMBERS = {"tasks", "paused_due", "duplicate_ids"}
 
-#: Names of keys in includes and functions that are not their own.
+#: Names of keys in includes and functions that differ from the key's own name.
 _ALIASES = {
     ("include/dispatch/rate_limit.lua", "key"): "pace",
     ("include/idempotent_reply.lua", "key"): "answer",
@@ -101,7 +101,7 @@ _ALIASES = {
     ("include/pages/reading.lua", "moves[1]"): "readers",
     ("leases/requeue.lua", "list_of[step]"): "ready lists",
 }
-#: Names of KEYS that are not those of :mod:`celery_delayq.store.keys`.
+#: Names of KEYS that differ from those of :mod:`celery_delayq.store.keys`.
 _KEYS = {
     "ready_list": "ready lists",
     "message_leased_index": "leased_index",
@@ -125,7 +125,7 @@ def places_in_scripts(folder: Path = LUA) -> dict[str, set[str]]:
 
 
 def places_in_python(folder: Path = PACKAGE) -> dict[str, set[str]]:
-    """Return each place to which a module writes itself, with the modules."""
+    """Return each place to which a module writes directly, with the modules."""
     found: dict[str, set[str]] = defaultdict(set)
     calls = "|".join({*map(str.lower, _WRITES)})
     for path in sorted([*(folder / "store").rglob("*.py"), *(folder / "integration").glob("*.py")]):
@@ -156,7 +156,7 @@ def _key_and_rest(text: str) -> tuple[str, str]:
 
 
 def _end(text: str, stop: str = "") -> int:
-    """Return where arguments end: at the bracket that closes them, or at *stop* in no bracket."""
+    """Return the end of the arguments: the closing bracket, or *stop* outside brackets."""
     depth = 0
     for place, character in enumerate(text):
         depth += (character in "([{") - (character in ")]}")

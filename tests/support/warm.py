@@ -1,13 +1,12 @@
-"""Start workers quickly: fork them from a process that has imported Celery already.
+"""Start workers quickly: fork them from a process that has already imported Celery.
 
-More than half of what a short test costs is Python importing Celery, kombu and redis for its worker
-(1.3 of 2.2 s of a core). A worker that is forked from a process which has done so, and has done
-nothing else, goes on as ``python -m celery`` does: in a session of its own, with its own variables,
-folder, output and exit code.
+A short test costs 2.2 s of a core. Of these, its worker's imports of Celery, kombu and redis cost
+1.3 s. A worker that is forked from a process with only these imports behaves as ``python -m
+celery``: it has its own session, variables, folder, output and exit code.
 
-Tests in ``integration`` and ``contract`` use it, and those of faults, and only where nothing speaks
-against it: greenlets must be there before Celery is imported, and some variables are read by Python
-when it starts. With ``DELAYQ_TESTS_COLD=1`` none does.
+Tests in ``integration`` and ``contract`` and fault tests use it, with two exceptions. A worker that
+needs greenlet must import greenlet before Celery. Python reads some variables only when it starts.
+With ``DELAYQ_TESTS_COLD=1`` no test uses it.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from typing import IO, Any
 from celery_delayq.testing import ManagedProcess
 from tests.support.versions import read_once
 
-#: What is imported before, and the least that a worker imports by itself.
+#: Modules that are imported before the fork: those that every worker imports.
 PRELOADED = (
     "celery.apps.worker",
     "celery.backends.redis",
@@ -45,11 +44,11 @@ PRELOADED = (
 )
 
 #: Celery is imported as on a machine without greenlet. When a thread ends, greenlet asks the
-#: collector which objects refer to the thread's own one. The collector does not name frozen
-#: objects, so greenlet frees an object to which they still refer.
+#: garbage collector which objects refer to the thread's own greenlet. The collector does not name
+#: frozen objects, so greenlet frees an object to which frozen objects still refer.
 HIDDEN = "greenlet"
 
-#: What the process runs: the import of this module imports Celery already.
+#: The program of the process. The import of this module already imports Celery.
 _PROGRAM = f"""
 import sys
 sys.modules[{HIDDEN!r}] = None
@@ -57,13 +56,13 @@ from tests.support import warm
 warm.serve(int(sys.argv[1]))
 """
 
-#: Variables that Python has read by then; but for these two, which can still be obeyed.
+#: Variables that Python reads at its start, but that a forked process can still apply.
 _OBEYED = {"PYTHONPATH", "PYTHONUNBUFFERED"}
 _READ = ("PYTHON", "LD_", "FAKETIME", "EVENTLET", "GEVENT")
 
 
 class Nursery:
-    """A process that has imported Celery, and from which workers are forked."""
+    """A process that has imported Celery, and forks workers."""
 
     def __init__(self) -> None:
         self._socket, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -73,13 +72,13 @@ class Nursery:
             )
 
     def fork(self, process: ManagedProcess, log: IO[bytes]) -> Forked:
-        """Start a worker; returns what is like ``subprocess.Popen`` as far as that is needed."""
+        """Start a worker; return an object with the needed methods of ``subprocess.Popen``."""
         given = {
             "argv": process.command[3:],  # behind "python -m celery"
             "env": {**os.environ, **process.env},
             "cwd": str(process.cwd),
         }
-        # Longer texts than a packet may be, and nobody has to read them at the same time.
+        # The text may be longer than a packet, and the reader need not read at the same time.
         text, ended = os.memfd_create("given"), os.pipe()
         try:
             os.write(text, json.dumps(given).encode())
@@ -91,13 +90,13 @@ class Nursery:
             os.close(ended[1])
 
     def close(self) -> None:
-        """End it, when no worker is left."""
+        """End the process when it has no worker."""
         self._socket.close()
         self._process.wait()
 
 
 class Forked:
-    """A worker that was forked; it is the nursery that hears of its end."""
+    """A forked worker. The nursery reports its end."""
 
     def __init__(self, pid: int, ended: int) -> None:
         self.pid = pid
@@ -109,13 +108,13 @@ class Forked:
             os.close(self._ended)
 
     def poll(self) -> int | None:
-        """Return its exit code, None as long as it runs."""
+        """Return the exit code, None while the worker runs."""
         with suppress(subprocess.TimeoutExpired):
             self.wait(0)
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
-        """Wait for its end; raises what ``subprocess.Popen`` does."""
+        """Wait for the end; raises the errors of ``subprocess.Popen``."""
         if self.returncode is None:
             assert self._ended is not None
             ready, _, _ = select.select([self._ended], [], [], timeout)
@@ -127,13 +126,13 @@ class Forked:
         return self.returncode
 
     def send_signal(self, number: int) -> None:
-        """Send it a signal, if it still runs."""
+        """Send a signal, if the worker still runs."""
         if self.poll() is None:
             os.kill(self.pid, number)
 
 
 def spawning(nursery: Callable[[], Nursery]) -> Callable[[ManagedProcess, IO[bytes]], Any]:
-    """Return what starts workers and dispatchers in place of ``ManagedProcess._spawn``."""
+    """Return a replacement of ``ManagedProcess._spawn`` for workers and dispatchers."""
     cold = ManagedProcess._spawn
 
     def spawn(process: ManagedProcess, log: IO[bytes]) -> Any:
@@ -160,15 +159,16 @@ def _is_read(name: str) -> bool:
 
 
 def serve(descriptor: int) -> None:
-    """Fork a worker for each request from a socket, and report when it has ended."""
+    """Fork a worker for each request on a socket, and report its end."""
     requests = socket.socket(fileno=descriptor)
     assert sys.modules[HIDDEN] is None, "it was imported already"
     for name in PRELOADED:
         __import__(name)
     del sys.modules[HIDDEN]  # tasks may use it
     read_once()
-    # What is imported is shared with the workers as long as nobody writes to it, as the collector
-    # does: without this, most of what a worker costs is to copy it, at the latest when it ends.
+    # Imported objects are shared with the workers until a process writes to them, as the garbage
+    # collector does. Without this freeze, copying them is most of a worker's cost, at the latest at
+    # its end.
     gc.collect()
     gc.freeze()
     woken, wake = os.pipe()
@@ -211,13 +211,13 @@ def serve(descriptor: int) -> None:
 
 
 def _tell(ended: int, code: int) -> None:
-    with suppress(BrokenPipeError):  # nobody wants to know
+    with suppress(BrokenPipeError):  # nobody waits for the code
         os.write(ended, b"%d" % code)
     os.close(ended)
 
 
 def _become(given: Mapping[str, Any], log: int, closed: set[int]) -> None:
-    """Run ``celery`` in this process, as ``python -m celery`` would."""
+    """Run ``celery`` in this process, as ``python -m celery`` does."""
     os.setsid()
     nothing = os.open(os.devnull, os.O_RDONLY)
     for source, target in ((nothing, 0), (log, 1), (log, 2)):
