@@ -1,4 +1,4 @@
-"""The Celery app of both sides; the environment says which side this process stands on."""
+"""The Celery app of both sides. The environment says which side a process belongs to."""
 
 from __future__ import annotations
 
@@ -14,37 +14,37 @@ from celery.signals import worker_ready
 
 from .records import Recorder
 
-#: Has the settings of a process as JSON.
+#: The variable with the settings of a process, as JSON.
 VARIABLE = "DELAYQ_BENCH"
 
-#: Messages that a worker of two processes holds, for each of them.
+#: Most unacknowledged messages of a worker with two processes, for each process.
 PREFETCH = 50
 
-#: Seconds that a task that fails waits for its retry, and how often it is tried again.
+#: Seconds until the retry of a failed task, and number of retries.
 WAIT = 0.5
 RETRIES = 3
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What a benchmark gives to its worker and publisher processes."""
+    """The settings of a benchmark's worker and publisher processes."""
 
     broker: str = "memory://"
     records: str = ""
     delayq: bool = False
     at_least_once: bool = False
-    #: For ``celery beat``: how many periodic entries there are, and how many of them tick each
-    #: second; the others do once a day.
+    #: For ``celery beat``: number of periodic entries. *ticking* entries tick each second, the
+    #: others once a day.
     entries: int = 0
     ticking: int = 0
     #: About how many runs our side keeps in its history.
     history: int = 0
     #: Whether the scripts count: see :mod:`tests.benchmarks.measurements.counting`.
     counting: bool = True
-    #: With quorum queues and a topic exchange, as Celery's own delays in RabbitMQ need them, and
-    #: with :data:`PREFETCH`, because a worker holds tasks of the last second.
+    #: Use quorum queues and a topic exchange, which Celery's own delays in RabbitMQ need, and
+    #: :data:`PREFETCH`, because a worker has tasks of the last second.
     quorum: bool = False
-    #: Have each publish confirmed by RabbitMQ; our side always does.
+    #: Let RabbitMQ confirm each publish; our side always does.
     confirm: bool = False
 
     @classmethod
@@ -53,12 +53,12 @@ class Settings:
         return cls(**json.loads(os.environ.get(VARIABLE, "{}")))
 
     def to_environment(self) -> dict[str, str]:
-        """The reverse of :meth:`from_environment`."""
+        """Return the settings as environment variables."""
         return {VARIABLE: json.dumps(asdict(self))}
 
 
 def make_app(settings: Settings) -> Celery:
-    """An app that differs between the sides only by its broker URL and ``DelayQ(app)``."""
+    """Return an app. Sides differ only by its broker URL and ``DelayQ(app)``."""
     if settings.delayq:
         import celery_delayq  # noqa: F401  (makes the URL scheme known)
 
@@ -112,18 +112,18 @@ _recorder = Recorder(settings.records) if settings.records else None
 
 
 def _noop() -> None:
-    """Do nothing; its message is what publishing is measured with."""
+    """Do nothing. Publishing is measured with the message of this task."""
 
 
 def _record(due: float) -> None:
-    """Write down when this was due (seconds since the epoch) and that it starts now."""
+    """Record the due of this run (seconds since the epoch), and that it starts now."""
     start = time.time()
     if _recorder is not None:
         _recorder.add(due, start)
 
 
 def _fail(task: Any, failed: float = 0.0) -> None:
-    """Write down when this retry was due, and fail again."""
+    """Record the due of this retry, and fail again."""
     if failed and _recorder is not None:
         _recorder.add(failed + WAIT, time.time())
     if task.request.retries < RETRIES:
@@ -133,7 +133,7 @@ def _fail(task: Any, failed: float = 0.0) -> None:
 
 
 def _tick(task: Any, number: int) -> None:
-    """Record when this tick starts, and when it was due; for beat, the number of its entry."""
+    """Record the start of this tick and its due; for beat, the number of its entry."""
     start = time.time()
     due = task.request.id.rpartition(":")[2] if settings.delayq else None
     if _recorder is not None:
@@ -147,7 +147,7 @@ fail = app.task(name="bench.fail", bind=True, max_retries=RETRIES, retry_interva
 
 
 def _say_ready(**_: Any) -> None:
-    os.write(1, b"ready\n")  # straight to the log: Celery replaces sys.stdout
+    os.write(1, b"ready\n")  # directly to the log: Celery replaces sys.stdout
 
 
 worker_ready.connect(_say_ready, weak=False)

@@ -1,4 +1,4 @@
-"""What every measurement is given: the server, the two sides, the size of the run."""
+"""Values that every measurement gets: the server, the two sides, the size of the run."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Kind = TypeVar("Kind")
 
 @dataclass(frozen=True)
 class Side:
-    """One of the two things compared."""
+    """One of the two compared sides."""
 
     name: str
     scheme: str
@@ -43,13 +43,13 @@ class Side:
 
 STOCK = Side("stock", "redis", delayq=False)
 OURS = Side("ours", "delayq+redis", delayq=True)
-#: Stands in for our side in a calibration run, which shows how far equal things differ here.
+#: Replaces our side in a calibration run, which shows how much equal sides differ here.
 STOCK_AGAIN = Side("stock again", "redis", delayq=False)
 
 
 @dataclass(frozen=True)
 class Size:
-    """How much is measured."""
+    """The numbers of tasks, entries and rounds."""
 
     rounds: int = 9
     publish_count: int = 2_000
@@ -65,13 +65,13 @@ class Size:
     fast_rounds: int = 7
     idle_seconds: int = 20
     entries: tuple[int, int] = (1_000, 1_000_000)
-    #: Few entries, then more and more.
+    #: Numbers of entries: few first, then more.
     large: tuple[int, ...] = (10_000, 1_000_000, 3_000_000)
     short: tuple[int, int] = (10_000, 10_000_000)
     dead: tuple[int, int] = (10_000, 200_000)
 
     def up_to(self, most: int) -> Size:
-        """Return the same with at most so many entries in the rows of large schedules."""
+        """Return this size with at most *most* entries in the rows of large schedules."""
         large = tuple(sorted({min(each, most) for each in self.large}))
         (few, short), (few_dead, dead) = self.short, self.dead
         return replace(
@@ -79,9 +79,9 @@ class Size:
         )
 
 
-#: For the table.
+#: For the published table.
 FULL = Size()
-#: To try things out.
+#: For a quick try.
 QUICK = Size(
     rounds=3,
     publish_count=1_000,
@@ -113,7 +113,7 @@ class Servers(Protocol):
 
 
 class Station:
-    """One side in a database of its own, with its records file."""
+    """One side in its own database, with its records file."""
 
     def __init__(
         self, side: Side, server: Servers, database: int, folder: Path, at_least_once: bool
@@ -131,12 +131,12 @@ class Station:
         self._folder = folder
 
     def worker(self, pool: Pool = Pool.SOLO, queues: tuple[str, ...] = ()) -> Worker:
-        """A worker of this side; it runs inside ``with``."""
+        """Return a worker of this side; it runs inside ``with``."""
         log = self._folder / f"worker-{self.database}.log"
         return Worker(self.settings, log, pool, queues)
 
     def firer(self, entries: int, ticking: int = 0) -> Firer:
-        """A process that fires periodic entries; for beat they are in its settings."""
+        """Return a process that fires periodic entries; for beat they are in its settings."""
         settings = self.settings
         if not self.side.delayq:
             settings = replace(settings, entries=entries, ticking=ticking)
@@ -146,12 +146,12 @@ class Station:
         return Firer(settings, log, notes)
 
     def publisher(self) -> Publisher:
-        """A publisher of this side; it runs inside ``with``."""
+        """Return a publisher of this side; it runs inside ``with``."""
         return Publisher(self.settings, self._folder / f"publisher-{self.database}.log")
 
     @contextmanager
     def delayq(self) -> Iterator[DelayQ]:
-        """A client of our side."""
+        """Yield a client of our side."""
         with (
             Celery("shop", broker=self.settings.broker, set_as_current=False) as app,
             DelayQ(app) as delayq,
@@ -160,18 +160,18 @@ class Station:
             yield delayq
 
     def clear(self) -> None:
-        """Make the database and the records as empty as they were; no worker may be running."""
+        """Empty the database and the records; no worker may run."""
         self.client.flushdb()
         self.records.clear()
 
 
 @dataclass
 class Bench:
-    """A run: hands out stations and knows the size."""
+    """A run: makes stations and knows the size."""
 
     server: EmbeddedRedis
     size: Size
-    #: Shows what goes on now.
+    #: Shows the current step.
     note: Callable[[str], None]
     ours: Side = OURS
     at_least_once: bool = False
@@ -186,7 +186,7 @@ class Bench:
 
     @contextmanager
     def station(self, side: Side) -> Iterator[Station]:
-        """One side in a fresh database, dropped afterwards."""
+        """Yield one side in an empty database, which is dropped afterwards."""
         number = 1 + next(self._numbers) % (DATABASES - 1)
         station = Station(side, self.server, number, self.folder, self.at_least_once)
         station.client.flushdb()
@@ -199,7 +199,7 @@ class Bench:
 
     @contextmanager
     def warmed_up(self, side: Side) -> Iterator[tuple[Station, Publisher, Worker]]:
-        """A publisher and a worker that has run some tasks, with a station and its records."""
+        """Yield a station, and a publisher and a worker that have run some tasks."""
         with (
             self.station(side) as station,
             station.publisher() as publisher,
@@ -218,9 +218,9 @@ class Bench:
         *,
         warm_up: bool = False,
     ) -> tuple[list[Outcome], list[Outcome]]:
-        """What ``measure`` returned for each of two kinds, in turns so that drift cancels.
+        """Return the results of ``measure`` for two kinds, in turns, so that drift cancels.
 
-        :param warm_up: measure one round more, whose outcome is dropped.
+        :param warm_up: measure one round more, and drop its result.
         """
         seen: tuple[list[Outcome], list[Outcome]] = ([], [])
         for number in range(-warm_up, rounds):
@@ -243,7 +243,7 @@ class Bench:
         *,
         warm_up: bool = False,
     ) -> tuple[list[Outcome], list[Outcome]]:
-        """What ``measure`` saw on stock and on ours, which take turns.
+        """Return the results of ``measure`` on stock and on ours, in turns.
 
         :param measure: starts a worker on an empty station and ends it; the publisher stays.
         """
@@ -262,19 +262,19 @@ class Bench:
 
 
 def new_server() -> EmbeddedRedis:
-    """A server without persistence, of the machine's own program if it has one."""
+    """Return a server without persistence, of the machine's own program if there is one."""
     options = {"databases": DATABASES}
     program = redis_server_on_path()
     return EmbeddedRedis(executable=program, appendonly=False, options=options)
 
 
 def now_ms() -> int:
-    """Local clock, milliseconds since the epoch."""
+    """Return the local clock in milliseconds since the epoch."""
     return round(time.time() * 1000)
 
 
 def percentile(values: list[float], percent: float) -> float:
-    """The smallest value that at least ``percent`` of the values do not exceed."""
+    """Return the smallest value that at least ``percent`` of the values do not exceed."""
     if not values:
         raise BenchError("no task ran, so that there is nothing to take a percentile of")
     ordered = sorted(values)

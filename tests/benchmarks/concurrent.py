@@ -1,4 +1,4 @@
-"""Many publishes at the same time: in threads by the sync client, or in one event loop."""
+"""Publish many messages at once: in threads with the sync client, or in one event loop."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from .model import Published
 
 
 def publish(task: Any, calls: Sequence[dict[str, Any]], threads: int, *, frozen: bool) -> Published:
-    """Publish all calls at once; threads, event loop and connections are those of the last time.
+    """Publish all calls at once. Threads, event loop and connections of the last call are reused.
 
-    :param threads: how many; 0 for an event loop.
+    :param threads: number of threads; 0 for an event loop.
     """
     if frozen:
         gc.freeze()
@@ -39,7 +39,7 @@ def publish(task: Any, calls: Sequence[dict[str, Any]], threads: int, *, frozen:
 
 
 async def _at_once(client: Any, task: Any, calls: Sequence[dict[str, Any]]) -> None:
-    # In portions, as requests come: making a thousand coroutines is no callback of the client.
+    # In portions, as requests come: making a thousand coroutines is not a callback of the client.
     running: list[asyncio.Task[Any]] = []
     for n, call in enumerate(calls):
         running.append(asyncio.ensure_future(client.apply_async(task, **call)))
@@ -50,7 +50,7 @@ async def _at_once(client: Any, task: Any, calls: Sequence[dict[str, Any]]) -> N
 
 @contextmanager
 def _longest_callback() -> Iterator[Callable[[], float]]:
-    """Time each callback of event loops; yield what gives the seconds of the longest one."""
+    """Time each callback of event loops; yield a function that returns the longest (seconds)."""
     longest = 0.0
     run = asyncio.Handle._run
 
@@ -74,7 +74,7 @@ def _pool(threads: int) -> ThreadPoolExecutor:
 
 @cache
 def _client() -> tuple[asyncio.AbstractEventLoop, Any]:
-    """Return an event loop and a client that is connected there."""
+    """Return an event loop and a client that is connected in it."""
     from celery_delayq.aio import AsyncDelayQ
 
     loop = asyncio.new_event_loop()

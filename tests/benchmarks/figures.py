@@ -1,9 +1,9 @@
-"""The one set of figures, ``docs/figures.json``, and the pages that are filled from it.
+"""The figures in ``docs/figures.json``, and the pages that show them.
 
-``python -m tests.benchmarks --figures`` puts what it has measured into the file and fills the
-pages; ``python -m tests.benchmarks.figures`` only fills them. A page has places for tables, from
+``python -m tests.benchmarks --figures`` writes measured figures to the file and fills the pages.
+``python -m tests.benchmarks.figures`` only fills the pages. A page has places for tables, from
 ``<!-- figures: NAME -->`` to ``<!-- end of figures -->``, and for words, from ``<!-- figure: NAME
--->`` to ``<!-- / -->``; nothing else of it is touched.
+-->`` to ``<!-- / -->``. Other parts of a page stay unchanged.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _WORDS = re.compile(r"(<!-- figure: ([\w-]+) -->).*?(<!-- / -->)", re.DOTALL)
 
 @dataclass(frozen=True)
 class Table:
-    """A table of the pages: heads of its two columns, how names of its rows begin."""
+    """A table in the pages: the heads of its two columns, and the beginnings of its row names."""
 
     stock: str
     ours: str
@@ -51,28 +51,28 @@ TABLES = {
     "fast": Table("without", "with", ("fast-",)),
     "shard": Table("all shards there", "one away", ("shard-",)),
 }
-#: Fields of a measured figure that the file does not keep.
+#: Fields of a measured figure that the file does not have.
 _OF_ROUNDS = ("name", "stock_rounds", "ours_rounds", "raw")
 
-#: All that is in none of these.
+#: The table of all rows that belong to no other table.
 MAIN = "main"
 NONE = "\N{EN DASH}"
 
 
 class Figures:
-    """What the file has: figures by name, and the runs that they are of."""
+    """The contents of the file: figures by name, and their runs."""
 
     def __init__(self, content: Mapping[str, Any]) -> None:
         self.runs: Mapping[str, Mapping[str, Any]] = content["runs"]
         self._figures = {name: SimpleNamespace(**one) for name, one in content["figures"].items()}
-        #: What was seen of one side only.
+        #: Values of one side only.
         self.values = {name: float(one["value"]) for name, one in content["values"].items()}
 
     def __getitem__(self, name: str) -> Any:
         return self._figures[name]
 
     def table(self, name: str) -> str:
-        """Return a table with what it was measured on."""
+        """Return a table, and the machine on which it was measured."""
         columns = TABLES.get(name) or Table("stock", "ours", ())
         chosen = [one for key, one in self._figures.items() if _table_of(key) == name]
         head = ("", columns.stock, columns.ours, "ratio", "target", "reached")
@@ -99,7 +99,7 @@ def read(path: Path = FIGURES) -> Figures:
 
 
 def merge(run: Run, command: str, path: Path = FIGURES) -> None:
-    """Put what a run has measured into the file, in place of what was there of these rows."""
+    """Write the figures of a run to the file, in place of earlier figures of the same rows."""
     content = json.loads(path.read_text("utf-8"))
     name = f"{run.facts['date']} {command}"
     content["runs"][name] = {"command": command, "facts": run.facts}
@@ -138,21 +138,21 @@ def fill(pages: Iterable[Path] = PAGES, path: Path = FIGURES) -> None:
         page.write_text(filled(page.read_text("utf-8"), figures), "utf-8")
 
 
-#: Seconds of a core for which a Redis should be busy at most, GB of a server of the example.
+#: Most seconds of a core a second for which a Redis should be busy; GB of the example's server.
 BUSY, SERVER = 0.7, 48
 
 
 def _cores(f: Figures) -> float:
-    """Return the cores of Redis that 1,000,000 delayed tasks a minute take."""
+    """Return the cores of Redis for 1,000,000 delayed tasks a minute."""
     return float(f["counting-delayed-cpu"].ours) * 1e-6 * 1_000_000 / 60
 
 
 def _gigabytes(f: Figures) -> float:
-    """Return what 100,000,000 entries take."""
+    """Return the GB of 100,000,000 entries."""
     return float(f["large-memory"].ours) * 100_000_000 / 1e9
 
 
-#: Words of the pages.
+#: Words in the pages.
 WORDS: dict[str, Callable[[Figures], str]] = {
     "kib-per-far-eta": lambda f: f"{f['rss-growth'].stock * 1024 / 100_000:.0f} KiB",
     "stock-wait-behind-far": lambda f: f"{f['wait-100000'].stock / 1000:.0f} s",
@@ -170,7 +170,7 @@ WORDS: dict[str, Callable[[Figures], str]] = {
 }
 
 
-#: How the rows of the summary begin that the README shows too.
+#: Beginnings of the summary's rows that the README shows too.
 README = (
     "publish with an ETA",
     "`schedule_many`",
@@ -182,7 +182,7 @@ README = (
 
 
 def summary(f: Figures) -> list[tuple[str, str, str]]:
-    """Return the rows of the summary: the most telling figures of all tables."""
+    """Return the rows of the summary: the most important figures of all tables."""
     control = [f[f"control-{name}"].ours for name in ("get", "cancel", "reschedule", "run-now")]
     pools = [f"{f[f'immediate-{pool}'].ratio:.1f}" for pool in ("solo", "prefork", "threads")]
     return [

@@ -1,4 +1,4 @@
-"""Fills a schedule with very many entries, in processes: ``schedule_many`` in each of them."""
+"""Fill a schedule with very many entries by ``schedule_many`` in several processes."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from .app import Settings
 from .model import BenchError
 from .processes import ROOT
 
-#: One more would only wait for Redis and the others.
+#: A third process would only wait for Redis and the others.
 PROCESSES = 2
 
-#: Seconds for all of it.
+#: Seconds for the whole filling.
 TIMEOUT = 3600.0
 
 DAY = 86_400.0
 
-#: Odd, so that no two numbers have one id; spread, as ids that Celery makes are.
+#: An odd factor gives each number its own id; ids are spread like those of Celery.
 _SPREAD = 0x9E3779B97F4A7C15F39CC0605CEDC835
 
 
@@ -41,7 +41,7 @@ def some_day() -> float:
 
 
 def remind(order: int, text: str) -> None:
-    """Be the task of the entries; never runs here."""
+    """The task of the entries; never runs here."""
 
 
 def fill(settings: Settings, task: str, numbers: range, folder: Path) -> None:
@@ -73,7 +73,7 @@ def _items(numbers: Sequence[int]) -> Iterator[Item]:
 
 
 def main(task: str, first: str, last: str) -> None:
-    """Schedule the entries of some numbers."""
+    """Schedule the entries of a range of numbers."""
     settings = Settings.from_environment()
     with (
         Celery("shop", broker=settings.broker, set_as_current=False) as app,

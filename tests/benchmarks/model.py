@@ -1,4 +1,4 @@
-"""What a measurement declares and hands back: rows, targets, figures."""
+"""What a measurement declares and returns: rows, targets, figures."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
 
 class BenchError(Exception):
-    """A measurement could not be made; the message says what did not happen in time."""
+    """A measurement failed; the message says what did not happen in time."""
 
 
 class Better(str, Enum):
-    """Which direction of a row's value is the better one."""
+    """The better direction of a row's value."""
 
     HIGHER = "higher"
     LOWER = "lower"
@@ -52,10 +52,10 @@ def ratio_at_most(limit: float) -> Target:
 
 
 def not_above_stock(factor: float, slack: float, unit: str) -> Target:
-    """Our own value is not above stock's, give or take what the noise of the row warrants.
+    """Our own value is not above stock's, within the noise of the row.
 
-    :param factor: of stock's value, or
-    :param slack: what may come on top of it, whichever allows more.
+    :param factor: allowed multiple of stock's value.
+    :param slack: allowed difference from stock's value; the larger limit counts.
     """
     return Target(
         f"≤ {factor:g} times stock or + {slack:g} {unit}",
@@ -73,10 +73,10 @@ class Row:
     """One line of the table.
 
     :param name: short and stable, the key in the JSON file.
-    :param title: what people read.
+    :param title: text for people.
     :param unit: of both values.
-    :param better: the direction in which a value is better.
-    :param target: what our side must reach, or None where the row only informs.
+    :param better: the better direction of a value.
+    :param target: target of our side, or None for a row that only informs.
     :param digits: decimals shown.
     """
 
@@ -88,7 +88,7 @@ class Row:
     digits: int = 0
 
     def titled(self, *parts: object) -> Row:
-        """The same row with the braces of its title filled in."""
+        """Return the row with the braces of its title filled in."""
         return replace(self, title=self.title.format(*parts))
 
     def figure(
@@ -97,9 +97,9 @@ class Row:
         ours: Sequence[float],
         raw: Mapping[str, object] | None = None,
     ) -> Figure:
-        """What was measured: one value for each round and side, paired by round.
+        """Return a figure: one value for each round and side, paired by round.
 
-        :param raw: whatever else was seen, for the JSON file.
+        :param raw: other values for the JSON file.
         """
         if not stock or len(stock) != len(ours):
             raise ValueError(f"{self.name}: {len(stock)} rounds of stock, {len(ours)} of ours")
@@ -108,7 +108,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Figure:
-    """A row with its values, one for each round; what is shown is the median."""
+    """A row with one value for each round. The table shows the median."""
 
     row: Row
     stock_rounds: tuple[float, ...]
@@ -127,14 +127,14 @@ class Figure:
 
     @property
     def ratio(self) -> float | None:
-        """Ours divided by stock: taken in each pair of rounds, then the median of those."""
+        """Ours divided by stock: computed in each pair of rounds, then the median."""
         pairs = zip(self.stock_rounds, self.ours_rounds, strict=True)
         ratios = [ours / stock for stock, ours in pairs if stock > 1e-6]
         return statistics.median(ratios) if ratios else None
 
     @property
     def reached(self) -> bool | None:
-        """Whether the target is reached; None for a row without one."""
+        """Whether the target is reached; None for a row without a target."""
         return None if self.row.target is None else self.row.target.reached(self)
 
     def as_dict(self) -> dict[str, Any]:
@@ -158,10 +158,10 @@ class Figure:
 
 @dataclass(frozen=True)
 class Published:
-    """How long it took, in seconds of wall clock and of this process's CPU.
+    """The time of publishing: seconds of wall clock and of this process's CPU.
 
     :param longest: seconds of the longest callback of the event loop.
-    :param user_seconds: CPU outside of the kernel, where it is looked at.
+    :param user_seconds: CPU outside of the kernel, if measured.
     """
 
     count: int
@@ -186,7 +186,7 @@ MeasureFunction = Callable[["Bench"], Iterator[Figure]]
 
 @dataclass(frozen=True)
 class Measurement:
-    """A function that yields the figures of one or more rows, known by its name."""
+    """A function that yields the figures of one or more rows, with its name."""
 
     name: str
     summary: str
@@ -198,9 +198,9 @@ _measurements: dict[str, Measurement] = {}
 
 
 def measurement(name: str, *, order: int) -> Callable[[MeasureFunction], MeasureFunction]:
-    """Make the decorated function known to ``--only`` and to a whole run.
+    """Register the decorated function for ``--only`` and for a whole run.
 
-    :param name: what ``--only`` takes.
+    :param name: the name for ``--only``.
     :param order: place in the table; gaps leave room for later ones.
     """
 
@@ -215,5 +215,5 @@ def measurement(name: str, *, order: int) -> Callable[[MeasureFunction], Measure
 
 
 def measurements() -> list[Measurement]:
-    """All registered measurements in the order of the table."""
+    """Return all registered measurements in the order of the table."""
     return sorted(_measurements.values(), key=lambda m: (m.order, m.name))

@@ -1,4 +1,4 @@
-"""Calls that Redis logs as slow, beside those of a loop that the machine stops too."""
+"""Count calls that Redis logs as slow, and slow calls of a loop that the machine also stops."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from celery_delayq.store.scripting import scripts
 
 from .model import Better, Figure, Row, not_above_stock
 
-#: A call should not hold Redis longer, in µs.
+#: Longest time for which a call should block Redis (µs).
 SLOW_US = 5_000
 
-#: Calls that take longer are logged while something is measured, in µs.
+#: Calls that take longer are logged during a measurement (µs).
 LOGGED_US = 100
 
 SLOW = Row(
@@ -37,22 +37,22 @@ LONGEST = Row(
     1,
 )
 
-#: A script that only counts, for so many rounds; how often it is called after each measurement.
+#: A script that only counts to ARGV[1]; number of its calls after each measurement.
 LOOP, LOOPS = "for _ = 1, ARGV[1] do end", 100
 
-#: For how long it does so: as long as the longest calls should take.
+#: Time of the loop (ms): the wanted limit of the longest calls.
 LOOP_MS = 2.5
 
 
 def seconds_of(operation: Callable[[], object]) -> float:
-    """Return how long something takes."""
+    """Return the seconds that an operation takes."""
     began = time.perf_counter()
     operation()
     return time.perf_counter() - began
 
 
 def longest_row(row: Row) -> Row:
-    """Return the row of the longest call while another row is measured."""
+    """Return the row of the longest call during another row."""
     title = f"longest script call: {row.title.replace(', CPU of Redis', '')}"
     return Row(f"{row.name}-longest", title, "ms", Better.LOWER, None, 1)
 
@@ -63,7 +63,7 @@ def _logged(client: Any) -> list[tuple[str, int]]:
     seen = []
     for each in client.slowlog_get(100_000):
         command, _, rest = each["command"].decode(errors="replace").partition(" ")
-        # The commands of a script are there too, beside the script.
+        # The slow log also has the commands of a script.
         if command.startswith("EVAL"):
             seen.append((names.get(rest.partition(" ")[0], command), each["duration"]))
     client.slowlog_reset()
@@ -80,7 +80,9 @@ def _calls(client: Any) -> int:
 
 
 class Pauses:
-    """Counts calls that Redis logs as slow, beside those of a loop that the machine stops too.
+    """Counts calls that Redis logs as slow, and slow calls of a loop.
+
+    Pauses of the machine stop both.
 
     Parameters
     ----------
@@ -94,17 +96,17 @@ class Pauses:
         self._rounds = 100_000
         took = statistics.median(self._loop() for _ in range(50))
         self._rounds = round(self._rounds * LOOP_MS / took)
-        #: Calls of scripts, the slow ones of them, calls of the loop, the slow ones of them.
+        #: Calls of scripts, slow calls of scripts, calls of the loop, slow calls of the loop.
         self.calls, self.slow, self.loops, self.slow_loops = 0, Counter[str](), 0, 0
-        #: The longest call of a script, in ms, of the last measurement and of all; 0 where no call
-        #: was logged. The longest loop.
+        #: The longest call of a script (ms): of the last measurement, and of all; 0 if no call was
+        #: logged. The longest call of the loop.
         self.longest, self.longest_of_all, self.longest_loop = 0.0, 0.0, 0.0
 
     def _loop(self) -> float:
         return seconds_of(lambda: self._client.eval(LOOP, 0, self._rounds)) * 1000
 
     def measured(self, measure: Callable[[], float]) -> float:
-        """Measure something, and count the slow calls of it."""
+        """Measure an operation, and count its slow calls."""
         before = _calls(self._client)
         self._client.slowlog_reset()
         self._client.config_set("slowlog-log-slower-than", LOGGED_US)
@@ -124,7 +126,7 @@ class Pauses:
         return value
 
     def figures(self, name: str, beside: str) -> Iterator[Figure]:
-        """Yield the rows of slow calls and of the longest one, beside so many entries."""
+        """Yield the rows of slow calls and of the longest call, with *beside* in the title."""
         shares = 1000 * self.slow_loops / self.loops, 1000 * self.slow.total() / self.calls
         raw = {"calls": self.calls, "slow": dict(self.slow)}
         row = replace(SLOW.titled(beside), name=name)

@@ -1,4 +1,4 @@
-"""Real worker and publisher processes, each ended by its own process id."""
+"""Real worker and publisher processes; each is ended by its own process id."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[2]
 APP = ("celery", "-A", "tests.benchmarks.app")
-#: Switched off on both sides, so that only the way of the tasks is compared.
+#: Switched off on both sides, so that only the handling of tasks is compared.
 QUIET = ("--without-gossip", "--without-mingle", "--without-heartbeat")
 
 
 class Pool(Enum):
-    """The kind of worker; the same on both sides."""
+    """The kind of worker, the same on both sides."""
 
     SOLO = ("-P", "solo")
     PREFORK = ("-P", "prefork", "-c", "2")
@@ -49,10 +49,10 @@ class Pool(Enum):
 
 
 class _Process(ManagedProcess):
-    """A child with a log file, killed when its ``with`` block ends.
+    """A child process with a log file, killed when its ``with`` block ends.
 
-    SIGTERM would take too long: a stock worker that holds 100,000 ETA tasks takes half a minute to
-    hand them back, and the database is dropped afterwards anyway.
+    SIGTERM would take too long: a stock worker with 100,000 ETA tasks needs half a minute to return
+    them, and the database is dropped afterwards.
     """
 
     def __init__(self, settings: Settings, log: Path, *arguments: str) -> None:
@@ -63,12 +63,12 @@ class _Process(ManagedProcess):
         self.kill()
 
     def check(self) -> None:
-        """Raise with the end of the log when the child has ended by itself."""
+        """Raise with the end of the log if the child has ended by itself."""
         if not self.running:
             raise self._failure(f"ended with code {self.returncode}")
 
     def rss(self) -> int:
-        """Resident memory of the main process, in bytes; a solo worker has no other."""
+        """Resident memory of the main process in bytes; a solo worker has only this process."""
         self.check()
         return int(psutil.Process(self.pid).memory_info().rss)
 
@@ -91,9 +91,9 @@ class Worker(_Process):
         return self
 
     def settled_rss(self, quiet: float = 2.0, timeout: float = 20.0) -> float:
-        """Resident memory in MiB once it moved less than a quarter MiB in ``quiet`` seconds.
+        """Resident memory in MiB, after it changed by less than 0.25 MiB in ``quiet`` seconds.
 
-        After ``timeout`` seconds the last value stands.
+        After ``timeout`` seconds the last value counts.
         """
         deadline = time.monotonic() + timeout
         value, since = self.rss() / 2**20, time.monotonic()
@@ -105,7 +105,7 @@ class Worker(_Process):
         return value
 
     def terminate(self, timeout: float) -> float:
-        """Send SIGTERM; seconds until the main process has ended, and ended well.
+        """Send SIGTERM; return the seconds until the main process has ended with success.
 
         :param timeout: seconds until :class:`BenchError` is raised.
         """
@@ -128,7 +128,7 @@ class Firer(_Process):
     Parameters
     ----------
     notes : Path
-        File of beat for its last runs.
+        File in which beat stores its last runs.
     """
 
     def __init__(self, settings: Settings, log: Path, notes: Path) -> None:
@@ -136,7 +136,7 @@ class Firer(_Process):
         super().__init__(settings, log, *APP, *how)
 
     def busy(self, seconds: float) -> float:
-        """The share of a core that it uses during so many seconds, 0 to 1."""
+        """Return the share of a core that the process uses in *seconds*, 0 to 1."""
         self.check()
         process = psutil.Process(self.pid)
         before = process.cpu_times()
@@ -146,7 +146,7 @@ class Firer(_Process):
         return float(after.user + after.system - before.user - before.system) / seconds
 
     def rest(self, timeout: float = 300.0) -> None:
-        """Wait until it has begun and has little to do."""
+        """Wait until the process has begun and has little to do."""
         deadline = time.monotonic() + timeout
         time.sleep(3.0)
         while self.busy(2.0) > 0.1:
@@ -174,12 +174,12 @@ class Publisher(_Process):
 
     def __enter__(self) -> Self:
         super().__enter__()
-        # Connects, and imports what a first publish imports; nobody consumes this queue.
+        # Connects, and imports the modules of a first publish; nobody consumes this queue.
         self.publish(Order(count=1, queues=("bench-warm-up",)))
         return self
 
     def publish(self, order: Order, timeout: float = 120.0) -> Published:
-        """Publish and return how long it took.
+        """Publish; return the time that it took.
 
         :param timeout: seconds until :class:`BenchError` is raised.
         """
@@ -207,7 +207,7 @@ def probe(
     timeout: float,
     queue: str | None = None,
 ) -> float:
-    """Send one immediate task; milliseconds from the send to its start.
+    """Send one immediate task; return the milliseconds from the send to its start.
 
     :param timeout: seconds until :class:`BenchError` is raised.
     """

@@ -1,7 +1,7 @@
-"""The publishing process of one side, driven by JSON lines on its standard input.
+"""The publishing process of one side, controlled by JSON lines on its standard input.
 
-A process of its own for each side, so that what this package changes in Celery can never be
-in the way of the stock side, and so that both have equally warm interpreters.
+Each side has its own process. So changes of this package cannot affect the stock side, and both
+interpreters are equally warm.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from .model import Published
 
 @dataclass(frozen=True)
 class Order:
-    """What to publish.
+    """The messages to publish.
 
-    :param count: how many messages.
+    :param count: number of messages.
     :param due_ms: ETA of the first in whole milliseconds since the epoch; None for no ETA.
     :param step_ms: milliseconds from one ETA to the next.
     :param batch: messages in a flush of ``Producer.batch``; 0 publishes one by one.
-    :param queues: names to spread the messages over in turn; empty for the default queue.
+    :param queues: queues to use in turn; empty for the default queue.
     :param recorded: send the task that records its start instead of the one that does nothing.
     :param failing: send the task that fails until it has no retry left.
     :param many: schedule all in one call of ``schedule_many``; for our side, with ETAs.
-    :param threads: publish in so many threads.
+    :param threads: number of threads that publish.
     :param loop: publish all at once in an event loop; for our side.
-    :param frozen: spare the garbage collector what there is before (``gc.freeze``).
+    :param frozen: exclude existing objects from garbage collection (``gc.freeze``).
     """
 
     count: int
@@ -59,7 +59,7 @@ def _batch(size: int) -> Iterator[Any]:
 
 
 def _calls(order: Order) -> Iterator[dict[str, Any]]:
-    """The keyword arguments of each ``apply_async``."""
+    """Yield the keyword arguments of each ``apply_async``."""
     for number in range(order.count):
         call: dict[str, Any] = {}
         due = None
@@ -75,7 +75,7 @@ def _calls(order: Order) -> Iterator[dict[str, Any]]:
 
 
 def publish(order: Order) -> Published:
-    """Publish as an application would, all arguments made before the clock starts.
+    """Publish as an application does. All arguments are made before the clock starts.
 
     The items of ``schedule_many`` are made while it runs: it takes a generator.
     """

@@ -1,8 +1,8 @@
-"""What the tasks of a run leave behind: fixed-size records in one append-only file.
+"""The records of a run's tasks: fixed-size records in one append-only file.
 
-A record is two doubles: when the task was due (or sent) and when it started, both in seconds
-since the epoch. One unbuffered ``write`` of 16 bytes costs a task two microseconds, is whole
-under every pool, and is seen by the reader at once.
+A record is two doubles: when the task was due (or sent) and when it started, both in seconds since
+the epoch. A record is one unbuffered ``write`` of 16 bytes. It takes two microseconds, is complete
+under every pool, and the reader sees it at once.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _RECORD = struct.Struct("<dd")
 
 
 class Recorder:
-    """The writing end, in the worker."""
+    """The writer, in the worker."""
 
     def __init__(self, path: str) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
@@ -43,7 +43,7 @@ class Record(NamedTuple):
 
 
 class Records:
-    """The reading end, in the benchmark."""
+    """The reader, in the benchmark."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -53,20 +53,20 @@ class Records:
         return self.path.stat().st_size // _RECORD.size
 
     def read(self, first: int = 0) -> list[Record]:
-        """All records from number ``first`` on, in the order in which they were written."""
+        """Return all records from number ``first`` on, in the order of writing."""
         data = self.path.read_bytes()[first * _RECORD.size :]
         whole = len(data) - len(data) % _RECORD.size
         return [Record(*pair) for pair in _RECORD.iter_unpack(data[:whole])]
 
     def clear(self) -> None:
-        """Forget all records; no worker may be running."""
+        """Delete all records; no worker may run."""
         os.truncate(self.path, 0)
 
     def wait_for(self, count: int, timeout: float, alive: Callable[[], None]) -> None:
-        """Return once ``count`` records are there.
+        """Wait until there are ``count`` records.
 
         :param timeout: seconds until :class:`BenchError` is raised.
-        :param alive: raises when the worker is gone, so that nobody waits for the dead.
+        :param alive: raises if the worker has ended.
         """
         deadline = time.monotonic() + timeout
         while len(self) < count:

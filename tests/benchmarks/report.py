@@ -1,4 +1,4 @@
-"""A run for people and for programs: terminal table, lines of Markdown, JSON."""
+"""The results of a run: terminal table, lines of Markdown, JSON."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _VERDICTS = {True: "yes", False: "NO", None: ""}
 
 @dataclass
 class Run:
-    """All that a run has found out."""
+    """All results of a run."""
 
     facts: dict[str, Any]
     figures: list[Figure] = field(default_factory=list)
@@ -43,7 +43,7 @@ class Run:
 
 
 def machine_facts(bench: Bench, quick: bool) -> dict[str, Any]:
-    """Versions, cores and the size of the run."""
+    """Return versions, cores and the size of the run."""
     packages = ("celery", "kombu", "redis", "celery-delayq")
     with bench.server.client() as client:
         server = client.info("server")
@@ -64,7 +64,7 @@ def machine_facts(bench: Bench, quick: bool) -> dict[str, Any]:
 
 
 def facts_line(facts: Mapping[str, Any]) -> str:
-    """The facts in one sentence; of older runs not all are known."""
+    """Return the facts in one sentence; older runs lack some."""
     names = {"celery": "Celery", "kombu": "kombu", "redis": "redis-py"}
     packages = facts.get("packages", {})
     parts = [
@@ -94,7 +94,7 @@ def _ratio(ratio: float | None) -> str:
 
 
 def cells_of(figure: Mapping[str, Any]) -> tuple[str, str, str, str, str, str]:
-    """The cells of a line, of a figure as a dictionary."""
+    """Return the cells of a line for a figure as a dictionary."""
     unit = f", {figure['unit']}" if figure["unit"] else ""
     return (
         f"{figure['title']}{unit} {_ARROWS[figure['better']]}",
@@ -107,7 +107,7 @@ def cells_of(figure: Mapping[str, Any]) -> tuple[str, str, str, str, str, str]:
 
 
 def show(run: Run, console: Console) -> None:
-    """The table in the terminal, and in plain words what was missed."""
+    """Print the table in the terminal, and the missed targets in words."""
     table = Table(caption=facts_line(run.facts), caption_justify="left")
     table.add_column("what, unit (↑ more is better, ↓ less is)")
     for name in ("stock", "ours", "ratio"):
@@ -133,7 +133,7 @@ def show(run: Run, console: Console) -> None:
 
 
 def write_json(run: Run, path: Path) -> None:
-    """Facts, figures and all raw values, as JSON."""
+    """Write facts, figures and all raw values as JSON."""
     content = {
         "facts": run.facts,
         "figures": [figure.as_dict() for figure in run.figures],
@@ -144,5 +144,5 @@ def write_json(run: Run, path: Path) -> None:
 
 
 def markdown_line(cells: Sequence[str]) -> str:
-    """A line of a Markdown table."""
+    """Return a line of a Markdown table."""
     return "| " + " | ".join(cells) + " |"

@@ -1,4 +1,4 @@
-"""A Spark for measurements, and how a rate is taken."""
+"""A Spark session for measurements, and the measurement of a rate."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .model import BenchError
 
 @contextmanager
 def session() -> Iterator[Any]:
-    """A session of Spark on two cores, which knows the data source."""
+    """Yield a session of Spark on two cores, which knows the data source."""
     try:
         from pyspark.sql import SparkSession
     except ImportError as error:
@@ -40,7 +40,7 @@ def session() -> Iterator[Any]:
 
 
 def rate(expected: int, work: Callable[[], int]) -> float:
-    """How many per second; ``work`` must say that it has met as many as expected."""
+    """Return rows a second; ``work`` must return the expected number."""
     began = time.perf_counter()
     number = work()
     seconds = time.perf_counter() - began

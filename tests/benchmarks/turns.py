@@ -1,7 +1,7 @@
-"""This checkout beside another one: ``python -m tests.benchmarks.turns PATH [--minutes 50]``.
+"""Compare this checkout with another: ``python -m tests.benchmarks.turns PATH [--minutes 50]``.
 
-Each measurement runs in both checkouts in turns, round after round, so that a machine that gets
-slower or faster does so for both. Each checkout uses its own ``.venv``.
+Each measurement runs in both checkouts in turns, round after round, so that a change of the
+machine's speed affects both. Each checkout uses its own ``.venv``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from rich.table import Table
 from .model import Better
 
 ROOT = Path(__file__).parents[2]
-#: What a task costs a producer, a worker and a dispatcher, and what a call costs.
+#: Cost of a task for a producer, a worker and a dispatcher, and cost of a call.
 HOT_PATH = ("publish", "batch", "immediate", "lateness", "burst", "idle", "control")
 #: A round measures each row once on each side.
 ONE_ROUND = ("--rounds", "1", "--load-rounds", "1", "--worker-rounds", "1")
@@ -32,17 +32,17 @@ ONE_ROUND = ("--rounds", "1", "--load-rounds", "1", "--worker-rounds", "1")
 
 @dataclass
 class Comparison:
-    """One row of both checkouts: by how much a task costs more here, and the noise of that."""
+    """One row of both checkouts: the extra cost of a task here, and its noise."""
 
     title: str
     unit: str
     better: str
-    #: How much more a round costs here than in the other checkout (1: the same), ours and stock's.
+    #: Cost of a round here relative to the other checkout (1: the same), ours and stock's.
     ours: list[float] = field(default_factory=list)
     stock: list[float] = field(default_factory=list)
 
     def add(self, here: dict[str, Any], there: dict[str, Any]) -> None:
-        """Add a round of both checkouts; a row that is 0 somewhere has no ratio."""
+        """Add a round of both checkouts; a row with a value of 0 has no ratio."""
         for side, costs in (("ours", self.ours), ("stock", self.stock)):
             if here[side] and there[side]:
                 ratio = here[side] / there[side]
@@ -55,18 +55,18 @@ class Comparison:
 
     @property
     def noise(self) -> float:
-        """Standard error of a median, by stock Celery's rounds, whose code is the same."""
+        """Standard error of a median, from the rounds of stock Celery, whose code is the same."""
         rounds = self.stock if len(self.stock) > 1 else self.ours
         return 1.2533 * statistics.stdev(rounds) / math.sqrt(len(rounds))
 
     @property
     def reached(self) -> bool:
-        """Whether the row costs at most twice the noise more than in the other checkout."""
+        """Whether the extra cost of the row is at most twice the noise."""
         return self.cost <= 1 + 2 * self.noise
 
 
 def figures_of(checkout: Path, measurement: str) -> dict[str, dict[str, Any]]:
-    """Measure one round in a checkout, and return its figures by name."""
+    """Measure one round in a checkout; return its figures by name."""
     with tempfile.NamedTemporaryFile(suffix=".json") as file:
         python = str(checkout / ".venv/bin/python")
         command = [python, "-m", "tests.benchmarks", "--only", measurement, *ONE_ROUND]

@@ -1,1 +1,1 @@
-"""A fleet of dispatchers in virtual time: the policy of the package, a model of Redis."""
+"""A fleet of dispatchers in virtual time: the package's policy with a model of Redis."""

@@ -7,13 +7,13 @@ import sys
 from tests.simulation import real
 from tests.simulation.fleet import Fleet, Outcome, steady
 
-#: Seconds before a run is measured, and for which.
+#: Seconds before a run is measured, and seconds of the measurement.
 WARM, SECONDS = 5.0, 10.0
 
 SIZES = (1, 2, 10, 50, 100, 200, 1_000, 10_000)
 REAL_SIZES = (1, 10, 50, 200)
 
-#: Runs of which the worst is shown where dispatchers are lost, and with which fleets.
+#: Number of runs with lost dispatchers, of which the worst is shown; sizes of their fleets.
 RUNS = 20
 LOSING_SIZES = (2, 10, 200, 1_000)
 
@@ -44,7 +44,7 @@ def main() -> None:
 
 
 def _worst(size: int, lost: int) -> float:
-    """Return by how many ms an entry is late at most when the one on duty and others are killed."""
+    """Return the highest lateness (ms) of an entry when the one on duty and others are killed."""
     late = []
     for seed in range(RUNS):
         fleet = Fleet(size, steady(200, WARM + 1.5, seed), seed=seed)

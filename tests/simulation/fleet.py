@@ -1,7 +1,7 @@
 """A fleet of dispatchers in virtual time.
 
-Each has a :class:`PollTimer` of the package. Redis is a model: one call after the other, each takes
-:data:`SERVICE`; ``promote`` and ``next_queue`` do what the scripts do about duty and due entries.
+Each has a :class:`PollTimer` of the package. Redis is a model: it runs one call at a time, and each
+takes :data:`SERVICE`. ``promote`` and ``next_queue`` treat duty and due entries as the scripts do.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from celery_delayq.dispatch.dispatcher import MAX_PROMOTED
 from celery_delayq.dispatch.pacing import PollTimer
 from celery_delayq.store.scripting.replies import Look, Promoted
 
-#: Seconds that a call takes in Redis, telling one dispatcher that the one on duty has looked, and
-#: the way there and back.
+#: Seconds of a call in Redis, of telling one dispatcher that the one on duty has looked, and of the
+#: way there and back.
 SERVICE = 0.00003
 TELLING = 0.000001
 ROUND_TRIP = 0.0003
 
-#: Seconds by which a sleep is too long, at most.
+#: Most seconds by which a sleep is too long.
 OVERSLEPT = 0.0003
 
-#: ``include/dispatch/duty.lua``: ms after which the one on duty is not believed to be there.
+#: ``include/dispatch/duty.lua``: ms of silence after which the one on duty counts as lost.
 SILENT = 2500
 
 BEGIN = 1_000.0
@@ -38,17 +38,17 @@ class Member:
     timer: PollTimer
     alive: bool = True
     stopped: bool = False
-    #: When it calls next, as far as is known.
+    #: The time of its next call, as far as known.
     turn: float = float("inf")
 
 
 @dataclass
 class Outcome:
-    """What a fleet did: calls, and by how many seconds each entry was late."""
+    """The results of a fleet: calls, and seconds by which each entry was late."""
 
     seconds: float
     calls: int = 0
-    #: How often a dispatcher was told that the one on duty has looked.
+    #: Number of times that a dispatcher heard that the one on duty has looked.
     told: int = 0
     late: list[float] = field(default_factory=list)
     #: Calls of each member.
@@ -61,16 +61,16 @@ class Outcome:
 
     @property
     def calls_a_second(self) -> float:
-        """Script calls each second, of all dispatchers."""
+        """Script calls a second, of all dispatchers."""
         return self.calls / self.seconds
 
     @property
     def load(self) -> float:
-        """The part of the time for which Redis works for dispatchers."""
+        """The share of time in which Redis works for dispatchers."""
         return (self.calls * SERVICE + self.told * TELLING) / self.seconds
 
     def percentile(self, part: float) -> float:
-        """Return by how many seconds *part* of the entries are late at most."""
+        """Return the highest lateness (seconds) of *part* of the entries."""
         late = sorted(self.late)
         return late[min(int(part * len(late)), len(late) - 1)] if late else 0.0
 
@@ -81,11 +81,11 @@ class Fleet:
     Parameters
     ----------
     size : int
-        How many dispatchers there are.
+        Number of dispatchers.
     dues : Iterable[float]
-        When the entries are due, in seconds from the begin.
+        Dues of the entries, in seconds from the begin.
     queues : int
-        The entries are dealt to so many queues.
+        Number of queues that get the entries in turn.
     apart : float
         Seconds within which the dispatchers start.
     """
@@ -111,7 +111,7 @@ class Fleet:
         self._duty_at = 0
         self._alive = 0
         self.members: list[Member] = []
-        #: When a member calls next.
+        #: The time of each member's next call.
         self._turns: list[tuple[float, int, Member]] = []
         self.outcome = Outcome(0.0)
         for _ in range(size):
@@ -128,7 +128,7 @@ class Fleet:
 
     @property
     def on_duty(self) -> Member | None:
-        """The dispatcher that Redis takes for the one on duty."""
+        """The dispatcher that Redis has on duty."""
         return self._duty
 
     def kill(self, members: Iterable[Member]) -> None:
@@ -143,7 +143,7 @@ class Fleet:
             member.stopped = True
 
     def run(self, seconds: float) -> Outcome:
-        """Let so many seconds pass; return what happened in them."""
+        """Let *seconds* pass; return the results in this time."""
         outcome = self.outcome = Outcome(seconds)
         end = self.now + seconds
         while self._turns and self._turns[0][0] < end:
@@ -151,7 +151,7 @@ class Fleet:
             if at != member.turn or not member.alive or member.stopped:
                 continue
             self.now = at
-            if (wait := member.timer.wait()) > 1e-9:  # it has heard the one on duty since
+            if (wait := member.timer.wait()) > 1e-9:  # it has heard the one on duty meanwhile
                 self._call(member, at + wait)
             else:
                 self._turn(member)
@@ -187,7 +187,7 @@ class Fleet:
         self._call(member, self.now + wait + (self._random.uniform(0, OVERSLEPT) if wait else 0))
 
     def _tell(self, on_duty: Member) -> None:
-        """Have all others hear that the one on duty has looked."""
+        """Let all others hear that the one on duty has looked."""
         for member in self.members:
             if member.alive and member is not on_duty:
                 self._free_at += TELLING
@@ -227,7 +227,7 @@ class Fleet:
 
 
 def steady(rate: float, seconds: float, seed: int = 7) -> list[float]:
-    """Return moments at which entries are due: *rate* a second, at random."""
+    """Return random dues, *rate* a second."""
     chance = random.Random(seed)
     found, at = [], 0.0
     while (at := at + chance.expovariate(rate)) < seconds:

@@ -1,6 +1,6 @@
 """Dispatchers as threads of one process: ``python -m tests.simulation.members URL NUMBER``.
 
-It prints their ids when all are counted, and ends with its standard input.
+The process prints their ids when all are counted, and ends with its standard input.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ class Members:
         self.process = subprocess.Popen(
             command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
-        #: Ids of its dispatchers, once they run.
+        #: The ids of its dispatchers, after they have started.
         self.ids: frozenset[str] = frozenset()
 
     def wait_ready(self) -> None:
-        """Wait until all of its dispatchers run."""
+        """Wait until all its dispatchers run."""
         assert self.process.stdout is not None
         self.ids = frozenset(self.process.stdout.readline().split())
 
@@ -51,7 +51,7 @@ class Members:
 
 
 def main() -> None:
-    """Run dispatchers until the standard input ends."""
+    """Run dispatchers until standard input ends."""
     url, number = sys.argv[1], int(sys.argv[2])
     client = Redis.from_url(url)
     keys = Keys(database=cast("int", client.connection_pool.connection_kwargs.get("db", 0)))

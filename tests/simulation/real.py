@@ -1,4 +1,4 @@
-"""Real dispatchers, as threads of this process, on a Redis of their own."""
+"""Real dispatchers, as threads of this process, on their own Redis."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from celery_delayq.store.schedule import Store
 from tests.lua.bench import entry
 from tests.simulation.fleet import Outcome, steady
 
-#: Seconds before the first entry is due: all dispatchers have started.
+#: Seconds before the first due. All dispatchers start meanwhile.
 LEAD = 3.0
 
 
@@ -27,7 +27,7 @@ def run(size: int, rate: float, seconds: float) -> tuple[Outcome, float]:
     Returns
     -------
     (outcome, load)
-        *load* is the part of a core that Redis took in all.
+        *load* is the share of a core that Redis used.
     """
     with EmbeddedRedis() as server:
         client = server.client()
@@ -58,7 +58,7 @@ def run(size: int, rate: float, seconds: float) -> tuple[Outcome, float]:
 
 
 def _read(client: Redis, begin: int, dues: list[float], late: list[float]) -> None:
-    """Pop each entry, and note by how many seconds it is late."""
+    """Pop each entry, and record the seconds by which it is late."""
     for _ in dues:
         item = cast("tuple[bytes, bytes]", client.brpop("q", timeout=10))
         seconds, micros = cast("tuple[int, int]", client.time())
@@ -68,7 +68,7 @@ def _read(client: Redis, begin: int, dues: list[float], late: list[float]) -> No
 
 
 def _used(client: Redis) -> tuple[float, float]:
-    """Return script calls and seconds of CPU until now."""
+    """Return script calls and seconds of CPU so far."""
     commands = cast("dict[str, dict[str, Any]]", client.info("commandstats"))
     cpu = cast("dict[str, float]", client.info("cpu"))
     calls = commands.get("cmdstat_evalsha", {}).get("calls", 0)

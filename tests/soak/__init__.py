@@ -1,1 +1,1 @@
-"""The fault tests in their long form, again and again: ``python -m tests.soak``."""
+"""The fault tests in their long form, repeatedly: ``python -m tests.soak``."""

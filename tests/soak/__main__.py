@@ -1,7 +1,7 @@
 """``python -m tests.soak [--minutes 30] [--seed N]``: the fault tests in their long form.
 
-Round after round with new seeds until the time is over; then a table of what was lost, run twice or
-early. The exit code is 1 if anything was.
+It runs rounds with new seeds until the time is over. Then it prints a table of tasks that were
+lost, run twice or early. The exit code is 1 if there are any.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tests.support.faults.scale import LONG_VARIABLE, SEED_VARIABLE
 
 ROOT = Path(__file__).parents[2]
 TESTS = ROOT / "tests"
-#: What the issue asks for comes first, in case the time is short.
+#: The most important files come first, in case the time is short.
 FIRST = (
     "workers",
     "leases",
@@ -42,24 +42,24 @@ FIRST = (
     "scripts",
 )
 HARNESS = ("checker", "proxy")
-#: What is long in a soak as well, and comes after the faults.
+#: Other tests that are long in a soak. They come after the faults.
 OTHERS = (
     "acceptance/test_cancel_race.py",
     "acceptance/test_retry_patterns.py",
     "integration/admin/test_fsck_running.py",
     "lua/test_state_machine.py",
 )
-#: Where the table of the last soak stands.
+#: The page with the table of the last soak.
 PAGE = ROOT / "docs" / "guarantees.md"
-#: Tests side by side: most of the time each waits for a lease, a delay or a process to start.
+#: Tests that run at the same time. Each mostly waits for a lease, a delay or a process to start.
 SIDE_BY_SIDE = 3
 LOG_LINES = 60
-#: Columns where there is no terminal.
+#: Columns without a terminal.
 WIDTH = 120
 
 
 class Soak:
-    """Rounds of tests, and what they have shown so far."""
+    """Rounds of tests, and their results so far."""
 
     def __init__(self, folder: Path, minutes: float, seed: int, options: list[str]) -> None:
         self.results = folder / "results.jsonl"
@@ -73,10 +73,10 @@ class Soak:
         self._end = self._start + minutes * 60
 
     def rounds(self) -> Iterator[subprocess.Popen[bytes]]:
-        """Start one round after the other while there is time."""
+        """Start rounds one after the other while there is time."""
         while time.time() < self._end and not any(self.codes):
             self.round += 1
-            # Seeds of one round follow each other.
+            # The seeds of a round are consecutive.
             seed = self.seed + 1000 * (self.round - 1)
             with self.log.open("ab") as log, self._started(seed, log) as pytest:
                 yield pytest
@@ -96,32 +96,32 @@ class Soak:
         return subprocess.Popen(command, cwd=ROOT, env=env, stdout=log, stderr=subprocess.STDOUT)
 
     def lines(self) -> list[dict[str, Any]]:
-        """Return what the collector has written."""
+        """Return the lines of the collector."""
         return [json.loads(line) for line in self.results.read_text("utf-8").splitlines()]
 
     def rows(self) -> dict[str, Row]:
-        """Return what was seen so far."""
+        """Return the rows so far."""
         return rows_of(self.lines())
 
     @property
     def title(self) -> str:
-        """What was done so far, in one line."""
+        """The rounds so far, in one line."""
         minutes = (time.time() - self._start) / 60
         return f"soak: {minutes:.1f} minutes, round {self.round}, seed {self.seed}"
 
     @property
     def is_right(self) -> bool:
-        """Whether all was as it should be, and something was seen at all."""
+        """Whether no test failed, and at least one has run."""
         rows = self.rows()
-        # 5: pytest had nothing left to do, as the time was over.
+        # 5: pytest had no test left when the time was over.
         ended_well = all(code in (0, 5) for code in self.codes)
         return bool(rows) and ended_well and all(row.is_right for row in rows.values())
 
 
 def files() -> list[Path]:
-    """Return the fault tests, the most important first, without those of the harness itself.
+    """Return the fault tests, the most important first, without tests of the harness itself.
 
-    Behind them are the others that are long in a soak.
+    Other tests that are long in a soak follow.
     """
     acceptance = TESTS / "acceptance"
     first, harness = (
@@ -161,7 +161,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def follow(soak: Soak, console: Console) -> None:
-    """Show the table as it grows; without a terminal, a line for each test."""
+    """Show the table as it grows; without a terminal, print a line for each test."""
     with Live(console=console, auto_refresh=False, transient=True) as live:
         told = 0
         for pytest in soak.rounds():

@@ -1,4 +1,4 @@
-"""Pytest plugin that writes each fault test's verdict to a file and begins none too late."""
+"""Pytest plugin that writes the verdict of each fault test, and starts no test too late."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ DEADLINE_VARIABLE = "DELAYQ_SOAK_DEADLINE"
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Begin nothing once the time is over."""
+    """Start no test after the end of the time."""
     if time.time() > float(os.environ[DEADLINE_VARIABLE]):
         pytest.skip("the time is over")
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Write one line of JSON for each test, and for each set-up or tear-down that went wrong."""
+    """Write one line of JSON for each test, and for each failed set-up or tear-down."""
     if "PYTEST_XDIST_WORKER" in os.environ or (report.when != "call" and report.passed):
         return  # the process that started the workers writes
     line: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""What the soak has seen, in rows. No I/O."""
+"""The results of a soak in rows. No I/O."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-#: Columns, and which counts of a verdict are in them.
+#: Columns, and the counts of a verdict in each.
 COLUMNS = {
     "sent": ("published",),
     "runs": ("runs",),
@@ -25,7 +25,7 @@ COLUMNS = {
 BEGIN, END = "<!-- soak begins -->\n", "<!-- soak ends -->"
 VIOLATIONS = ("lost", "twice", "early", "other")
 
-#: The tests that have a parameter for each script.
+#: The tests with a parameter for each script.
 SCRIPTS = "test_faults_scripts.py"
 
 _SEED = re.compile(r"-?\b\d{3,}\b")
@@ -33,7 +33,7 @@ _SEED = re.compile(r"-?\b\d{3,}\b")
 
 @dataclass
 class Row:
-    """One test with one set of parameters, over all its seeds and rounds."""
+    """One test with one set of parameters, over all seeds and rounds."""
 
     times: int = 0
     seconds: float = 0.0
@@ -53,12 +53,12 @@ class Row:
 
     @property
     def is_right(self) -> bool:
-        """Whether nothing was wrong."""
+        """Whether nothing failed."""
         return not self.failed and not any(self.counts[kind] for kind in VIOLATIONS)
 
 
 def rows_of(lines: Iterable[Mapping[str, Any]]) -> dict[str, Row]:
-    """Sum up the lines of the collector; tests without a verdict are rows only if they failed."""
+    """Return rows from the lines of the collector; tests without a verdict only if they failed."""
     rows: dict[str, Row] = {}
     for line in lines:
         if line["verdict"] or line["failed"] or line["skipped"]:
@@ -92,7 +92,7 @@ def table_of(rows: Mapping[str, Row], title: str) -> Table:
 
 
 def markdown_of(rows: Mapping[str, Row], title: str) -> str:
-    """Return the rows as a Markdown table, and how many tests were not reached."""
+    """Return the rows as a Markdown table, and the number of tests that were not reached."""
     run = {name: row for name, row in rows.items() if row.times}
 
     def lines() -> Iterator[str]:
@@ -108,7 +108,7 @@ def markdown_of(rows: Mapping[str, Row], title: str) -> str:
 
 
 def placed(page: str, table: str) -> str:
-    """Return the page with the table between its two marks, and nothing else of it changed."""
+    """Return the page with a new table between its two marks; the rest stays unchanged."""
     before, begin, rest = page.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not end:

@@ -1,4 +1,4 @@
-"""One module for each measurement; all of them are imported, and so registered, by ``load``."""
+"""One module for each measurement. ``load`` imports, and so registers, all of them."""
 
 from __future__ import annotations
 

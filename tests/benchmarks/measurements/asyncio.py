@@ -1,4 +1,4 @@
-"""Publishing in one event loop, beside the sync client in threads; how long the loop is held."""
+"""Publish in one event loop and, beside it, with threads; measure how long callbacks block."""
 
 from __future__ import annotations
 

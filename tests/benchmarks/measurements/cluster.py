@@ -1,4 +1,4 @@
-"""A Redis Cluster beside a single Redis with a replica, both with workers of ours."""
+"""Compare a Redis Cluster with a single Redis and replica, both with our workers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SPEED = Row(
     "cluster-immediate", "immediate tasks through one worker", "tasks/s",
     Better.HIGHER, ratio_at_least(0.8),
 )  # fmt: skip
-#: A rate that two cores keep beside the servers, and the one that the target is for.
+#: A rate that two cores reach beside the servers, and the rate of the target.
 EASY = 200
 LATE = Row(
     "cluster-lateness-p99", "{} due/s in 12 queues, lateness p99", "ms",
@@ -46,26 +46,26 @@ BUSIEST = Row(
     Better.LOWER, at_most(1.1), digits=2,
 )  # fmt: skip
 
-#: Both of our side.
+#: Both sides are ours.
 SINGLE = Side("single", "delayq+redis", delayq=True)
 CLUSTER = Side("cluster", "delayq+rediscluster", delayq=True)
 
 
 class Seen(NamedTuple):
-    """Lateness of each task in ms, and the commands of each master in a second."""
+    """Lateness of each task in ms, and commands a second of each master."""
 
     lateness: list[float]
     commands: list[float]
 
 
 class Servers:
-    """Masters with a replica each, in the place of the one server of a station."""
+    """Masters with a replica each, instead of the one server of a station."""
 
     def __init__(self, masters: list[EmbeddedRedis], replicas: list[EmbeddedRedis]) -> None:
         self.masters, self.replicas = masters, replicas
 
     def client(self, **options: Any) -> Any:
-        """Return a client of the first master; a cluster has no other database than 0."""
+        """Return a client of the first master; a cluster has only database 0."""
         return self.masters[0].client(**{**options, "db": 0})
 
     def url_for(self, scheme: str, _database: int, /) -> str:
@@ -73,7 +73,7 @@ class Servers:
         return ";".join(each.url_for(scheme) for each in self.masters)
 
     def commands(self) -> list[int]:
-        """Return how many commands each master has run, also those of scripts."""
+        """Return the number of commands of each master, including those of scripts."""
         found = []
         for each in self.masters:
             with each.client() as client:
@@ -83,7 +83,7 @@ class Servers:
 
 @contextmanager
 def station(bench: Bench, side: Side) -> Iterator[tuple[Station, Servers]]:
-    """Yield a station on new servers, of the same program for both sides."""
+    """Yield a station on new servers; both sides use the same program."""
     program = find_cluster_server()
     with ExitStack() as stack:
 
@@ -109,7 +109,7 @@ def station(bench: Bench, side: Side) -> Iterator[tuple[Station, Servers]]:
 
 
 def _drain(bench: Bench, side: Side) -> float:
-    """Return how many tasks a second a worker starts that finds a full queue."""
+    """Return the tasks a second that a worker starts from a full queue."""
     count = bench.size.immediate
     with station(bench, side) as (here, _):
         with here.publisher() as publisher:
@@ -154,7 +154,7 @@ def _stream(bench: Bench, side: Side, rate: int) -> Seen:
 
 
 def _distance(bench: Bench) -> float:
-    """Return by how many percent the slots of tags at a master differ most from the mean."""
+    """Return the largest difference of a master's share of tags from the mean, in percent."""
     with station(bench, CLUSTER) as (here, _):
         slots = [slot_of(tag) for tag in queue_of_each_tag()]
         ranges = here.client.execute_command("CLUSTER", "SLOTS")

@@ -1,4 +1,4 @@
-"""A shard of a Redis Cluster away under load: how late are tasks in the queues of the others?"""
+"""Lateness of tasks in the queues of other shards while one shard of a cluster is away."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from ..publisher import Order
 from .cluster import CLUSTER, EASY, queue_of_each_tag, station
 from .due import MARGIN, MIN_RATE, PATIENCE
 
-#: Two spans of one stream without a fault differ by as much on two cores that ten processes share:
-#: p99 is the tenth worst of a thousand tasks, and each pause of the machine is among these.
+#: Two periods of one stream without a fault differ by this much on two cores and ten processes: p99
+#: is the tenth worst of a thousand tasks, and these include the pauses of the machine.
 FACTOR, SLACK = 1.5, 10.0
 USUAL = Target(
     f"≤ {FACTOR:g} times usual or + {SLACK:g} ms",
@@ -35,12 +35,12 @@ AWAY = Row(
 )  # fmt: skip
 MOST = Row("shard-{}-max", "the same, max", "ms", Better.LOWER, digits=1)
 
-#: The shard that goes, by its place.
+#: The number of the shard that goes away.
 GONE = 1
 
 
 class Seen(NamedTuple):
-    """Lateness in ms of tasks in the queues of shards that stay: before one goes, and after."""
+    """Lateness in ms of tasks in the queues of the other shards, before and after the fault."""
 
     before: list[float]
     after: list[float]
@@ -59,7 +59,7 @@ def _nothing(stack: ExitStack, server: EmbeddedRedis) -> None:
 
 
 def _stream(bench: Bench, harm: Callable[[ExitStack, EmbeddedRedis], None]) -> Seen:
-    """Let tasks be due in all queues in turn; at half time a master and its replica go."""
+    """Let tasks be due in all queues in turn; at half time a master and its replica go away."""
     tags = queue_of_each_tag()
     queues = tuple(tags.values())
     stays = [place_of(slot_of(tag)) != GONE for tag in tags]
@@ -79,7 +79,7 @@ def _stream(bench: Bench, harm: Callable[[ExitStack, EmbeddedRedis], None]) -> S
             harm(stack, each)
 
         def ran() -> list[tuple[int, float]]:
-            """Return number and lateness of each task in a queue of the shards that stay."""
+            """Return number and lateness of each task in a queue of the other shards."""
             found = [
                 (round((each.due * 1000 - due) / step), each.lateness_ms)
                 for each in here.records.read()
@@ -93,7 +93,7 @@ def _stream(bench: Bench, harm: Callable[[ExitStack, EmbeddedRedis], None]) -> S
                 raise BenchError(f"only {len(seen)} of {awaited} tasks of the others ran")
             time.sleep(0.1)
         stack.close()
-        if harm is not _killed:  # what waited runs now
+        if harm is not _killed:  # tasks that waited run now
             here.records.wait_for(number, PATIENCE, worker.check)
     return Seen(
         [late for place, late in seen if place < number / 2],

@@ -1,6 +1,6 @@
-"""What it takes to manage the schedule: beside few entries, the same beside very many.
+"""Time of calls that manage the schedule, with few and with very many entries.
 
-There is nothing on stock to compare with, so the two columns are the two sizes.
+Stock has no such calls, so the two columns are the two sizes.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from celery_delayq.schedule.items import Item
 from ..bench import OURS, Bench, percentile
 from ..model import Better, Figure, Row, Target, at_most, measurement
 
-#: Calls of each round, from which its 99th percentile is taken.
+#: Calls in each round, for its 99th percentile.
 CALLS = 100
 ROUNDS = 5
 
-#: Bytes of a message, its envelope included.
+#: Bytes of a message with its envelope.
 MESSAGE = 1024
 
 TASK = "shop.tasks.send_reminder"
@@ -86,7 +86,7 @@ class Filled:
         }
 
     def _pages(self) -> Iterator[object]:
-        """Yield one page after the other, from the first again after the last."""
+        """Yield the pages in turn; the first one follows the last one."""
         cursor = None
         while True:
             page = self.delayq.list(cursor=cursor)
@@ -95,7 +95,7 @@ class Filled:
 
 
 def _send_reminder(order: int, text: str) -> None:
-    """Never runs here."""
+    """The task of the entries; never runs."""
 
 
 @contextmanager
@@ -121,11 +121,11 @@ def _filled(bench: Bench, number: int) -> Iterator[Filled]:
 
 
 def _padding(delayq: DelayQ, task: Any, client: Any) -> int:
-    """Return how long an argument makes a message of the wanted length; at least 0."""
+    """Return the length of an argument that gives a message the wanted length; at least 0."""
     result = task.apply_async((1_000_000, ""), countdown=100_000)
     [record] = client.hvals("{celery}:entries")
     delayq.cancel(result.id)
-    # An argument stands in the body, in base64, and in argsrepr.
+    # An argument is in the body, in base64, and in argsrepr.
     return max(0, int((MESSAGE - len(record.partition("\n")[2])) / (4 / 3 + 1)))
 
 
@@ -155,7 +155,7 @@ def control(bench: Bench) -> Iterator[Figure]:
                 bench.note(f"{name}: round {number + 1} of {ROUNDS}")
                 for place in (0, 1) if number % 2 else (1, 0):
                     ids = filled[place].ids
-                    # What is run now is not cancelled, and nothing a second time.
+                    # A call needs entries that no earlier call has run or cancelled.
                     start = number * CALLS + (len(ids) // 2 if name == "cancel" else 0)
                     seen[place].append(_p99(calls[place][name], ids[start : start + CALLS]))
             yield row.titled(*sizes).figure(seen[0], seen[1])

@@ -1,7 +1,7 @@
-"""What counting costs: the same worker and the same scripts without it and with it, in turns.
+"""Cost of counting: the same worker and scripts without and with counting, in turns.
 
-Without it, ``include/totals.lua`` does nothing. Tasks a second are what users see, but depend on
-what else the machine does; the CPU of Redis does so less.
+Without counting, ``include/totals.lua`` does nothing. Users see tasks a second, but that depends on
+other programs of the machine. The CPU of Redis depends less on them.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ IMMEDIATE, DELAYED = _rows("immediate"), _rows("delayed")
 
 
 class Cost(NamedTuple):
-    """Tasks a second of one worker, and CPU of Redis per task in µs, publishing included."""
+    """Tasks a second of one worker, and CPU of Redis per task in µs, including publishing."""
 
     speed: float
     cpu: float
 
 
 def _run(bench: Bench, station: Station, *, delayed: bool) -> Cost:
-    """Publish one by one, then measure a worker that finds a full queue or what is due."""
+    """Publish tasks one by one, then measure a worker with a full queue or with due tasks."""
     count = bench.size.immediate
     due = now_ms() + round(1000 * (1 + count / MIN_RATE)) if delayed else 0
     server = psutil.Process(bench.server.pid)

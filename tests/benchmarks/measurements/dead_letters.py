@@ -1,6 +1,6 @@
-"""What dead letters cost to replay, to archive, to read and to purge: few of them, and many.
+"""Cost of replaying, archiving, reading and purging dead letters, with few and with many.
 
-There is nothing on stock to compare with, so the two columns are the two sizes.
+Stock has no dead letters, so the two columns are the two sizes.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from ..model import BenchError, Better, Figure, Row, Target, at_most, measuremen
 from ..pauses import SLOW, seconds_of
 from .large import Comparison, Filled, large_row
 
-#: Bytes of an argument: with it message and details of a dead letter have 1 KB each.
+#: Bytes of an argument with which message and details of a dead letter have 1 KB each.
 TEXT = 170
 
 ROUNDS = 3
 
-#: Dead letters of a page, and of a replay beside many; how often each is done.
+#: Dead letters of a page, and of a replay beside many; number of calls of each kind.
 SOME, CALLS = 100, 50
 
 
@@ -62,7 +62,7 @@ PURGE = large_row("dead-purge", "purge of all dead letters", "s", None, 2)
 
 
 def _fill(delayq: DelayQ, client: Any, number: int) -> None:
-    """Store dead letters with messages as Celery sends them: scripts replay these as they are.
+    """Store dead letters with messages as Celery sends them, which scripts replay unparsed.
 
     One died each ms, the last one just now.
     """
@@ -124,7 +124,7 @@ def _filled(bench: Bench, number: int) -> Iterator[Filled]:
 
 
 def _times(filled: Filled) -> list[datetime]:
-    """Return when some of them died that have a hundred others between them."""
+    """Return the times of death of some dead letters, one hundred dead letters apart."""
     first = next(filled.delayq.dead_letters()).dead_lettered.died_ms
     places = random.sample(range(filled.number // SOME), min(CALLS, filled.number // SOME // 2))
     epoch = datetime.fromtimestamp(0, timezone.utc)
@@ -136,20 +136,20 @@ def _page(filled: Filled, start: datetime) -> None:
 
 
 def _list(filled: Filled) -> float:
-    """Return how long pages take, p99, in ms."""
+    """Return the time of pages, p99, in ms."""
     took = [seconds_of(partial(_page, filled, start)) for start in _times(filled)]
     return percentile(took, 99) * 1000
 
 
 def _count(filled: Filled) -> float:
-    """Return how long counts take, p99, in ms."""
+    """Return the time of counts, p99, in ms."""
     count = filled.delayq.count_dead
     took = [seconds_of(partial(count, died_from=start)) for start in _times(filled)]
     return percentile(took, 99) * 1000
 
 
 def _hundred(filled: Filled) -> float:
-    """Return how long it takes to replay a hundred, in ms."""
+    """Return the time of a replay of one hundred, in ms."""
     took = []
     for start in _times(filled):
         until = start + timedelta(milliseconds=SOME - 1)
@@ -163,7 +163,7 @@ def _hundred(filled: Filled) -> float:
 
 
 def _purge(filled: Filled) -> float:
-    """Return how long it takes to purge all, in seconds."""
+    """Return the time of a purge of all, in seconds."""
     took = seconds_of(lambda: filled.delayq.purge_all(DeadFilter(), everything=True))
     if left := filled.delayq.count_dead():
         raise BenchError(f"{left} dead letters are left")

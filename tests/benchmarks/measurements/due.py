@@ -1,4 +1,4 @@
-"""How punctual due tasks are: a steady stream, fast or slow, and very many at one instant."""
+"""Punctuality of due tasks: a steady stream, fast or slow, and very many at one instant."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from ..model import (
 from ..processes import Pool
 from ..publisher import Order
 
-#: Tasks a second that a stock worker can take into its memory, at least.
+#: Lowest rate at which a stock worker reads tasks into its memory, in tasks a second.
 MIN_RATE = 1_000
-#: Seconds from the time when a stock worker has all tasks in its memory to the first due one.
+#: Seconds between a stock worker's read of all tasks and the first due one.
 MARGIN = 2.0
-#: Tasks of a burst in a solo worker: stock starts about 20 a second, since its event loop fires ten
-#: timers a turn and then waits.
+#: Tasks of a burst in a solo worker. Stock starts about 20 a second: its event loop fires ten
+#: timers in each turn and then waits.
 SOLO_BURST = 300
 PATIENCE = 60.0
 
-#: Tasks a second of a stream in which each finds the worker idle.
+#: Tasks a second of a stream in which each task finds the worker idle.
 SLOW = 10
 
 P50 = Row(
@@ -60,7 +60,7 @@ BURST = Row(
 
 @dataclass(frozen=True)
 class Load:
-    """Tasks to be due; ``step_ms`` lies between two of them."""
+    """A load of tasks; ``step_ms`` is the time between two dues."""
 
     count: int
     step_ms: float
@@ -68,7 +68,7 @@ class Load:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How late each task was (ms, in the order of the starts) and the state before the first."""
+    """The lateness of each task (ms, in the order of the starts) and the state before the first."""
 
     lateness: list[float]
     clock_offset_ms: float
@@ -82,7 +82,7 @@ class Outcome:
 
 
 def _clock_offset(client: Any) -> float:
-    """Redis' clock minus ours in seconds; 0 when the difference is within the measuring error."""
+    """Return Redis' clock minus ours in seconds; 0 if the difference is within the error."""
     best, offset = float("inf"), 0.0
     for _ in range(50):
         before = time.time()
@@ -104,7 +104,7 @@ def _run(bench: Bench, side: Side, load: Load) -> Outcome:
         pause = due / 1000 - 0.5 - time.time()
         if pause < 0:
             raise BenchError(f"{load.count} tasks were not published before their time")
-        time.sleep(pause)  # until half a second before the first is due
+        time.sleep(pause)  # until half a second before the first due
         waiting = station.client.llen("celery")
         offset = _clock_offset(station.client)
         last = load.count * load.step_ms / 1000

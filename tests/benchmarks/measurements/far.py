@@ -1,4 +1,4 @@
-"""What many far ETAs cost a worker: its memory, and the wait of an immediate task."""
+"""Cost of many far ETAs for a worker: its memory, and the wait of an immediate task."""
 
 from __future__ import annotations
 

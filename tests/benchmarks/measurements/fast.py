@@ -1,8 +1,9 @@
-"""The user CPU that each group of changes for speed alone saves, for each task.
+"""User CPU for each task that each group of changes for speed saves.
 
-In each round every kind is measured once, in an order that turns: all groups on, three times, and
-all but one, for each group. What a group saves is the median over the rounds of its kind less the
-mean of those with all groups on. The noise is the largest such median of two of the latter.
+Each round measures every kind once, in an order that rotates: all groups on (three times), and all
+but one group, for each group. The saving of a group is the median over the rounds of its kind less
+the mean of the kinds with all groups on. The noise is the largest such median of two kinds with all
+groups on.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from ..publisher import Order
 
 #: Kinds with all groups on.
 ALL_ON = ("all", "all again", "all once more")
-#: Tasks a second that every worker reaches; a slower one is not waited for.
+#: Tasks a second that every worker reaches; a slower worker is an error.
 SLOWEST = 100
 UNIT = "µs of user CPU/task"
 
@@ -34,7 +35,7 @@ Measure = Callable[[Station], float]
 
 @contextmanager
 def _environment(kind: str) -> Iterator[None]:
-    """Have processes that are started inside leave out a group."""
+    """Leave a group out in processes that are started inside."""
     before = os.environ.get(fast.VARIABLE)
     os.environ[fast.VARIABLE] = "1" if kind in ALL_ON else f"-{kind}"
     try:
@@ -69,7 +70,7 @@ def _running(bench: Bench) -> Measure:
         with station.publisher() as publisher:
             publisher.publish(Order(count, batch=500, recorded=True))
         with station.worker(Pool.PREFORK) as worker:
-            # Without what a worker does before its first tasks.
+            # Without the work of a worker before its first tasks.
             records.wait_for(count // 10, count / SLOWEST, worker.check)
             first, before = len(records), _user_seconds(worker)
             records.wait_for(count, count / SLOWEST, worker.check)

@@ -1,7 +1,7 @@
-"""What a fleet of dispatchers costs Redis, and how late entries are when members are lost.
+"""Cost of a fleet of dispatchers for Redis, and lateness of entries when members are lost.
 
-Dispatchers are threads of a few processes, without workers: 200 workers would need more cores. The
-row of 50 processes has a dispatcher in each, as workers have, but no tasks: these alone would take
+Dispatchers are threads of a few processes, without workers: 200 workers need more cores. In the row
+of 50 processes each process has one dispatcher, as a worker has, but no tasks: tasks would take
 more than two cores.
 """
 
@@ -33,8 +33,8 @@ from ..model import BenchError, Better, Figure, Row, at_most, measurement, ratio
 #: Processes of a fleet.
 PROCESSES = 4
 
-#: Seconds before the first entry is due, and for which entries are due.
-#: An entry takes less than :data:`PUBLISHING` to be published.
+#: Seconds before the first due, and seconds in which entries are due. Publishing an entry takes
+#: less than :data:`PUBLISHING`.
 LEAD, SECONDS = 3.0, 10.0
 PUBLISHING = 0.001
 
@@ -62,13 +62,13 @@ IDLE = Row(
     at_most(1.5, "/s"), 2,
 )  # fmt: skip
 
-#: Seconds until an idle worker waits for long.
+#: Seconds until an idle worker waits for a long time.
 REST = 10.0
 
 
 @dataclass
 class Seen:
-    """What a fleet did: seconds by which each entry was late; script calls and CPU of Redis."""
+    """Seconds by which each entry of a fleet was late; script calls and CPU of Redis."""
 
     late: list[float] = field(default_factory=list)
     calls: float = 0.0
@@ -83,7 +83,7 @@ class Seen:
 def _run(
     size: int, rate: float, queues: int = 1, lose: int | None = None, processes: int = PROCESSES
 ) -> Seen:
-    """Let a fleet promote; with *lose* the process of the one on duty gets that signal."""
+    """Let a fleet promote; with *lose*, send this signal to the process with the duty."""
     with ExitStack() as stack:
         server = stack.enter_context(new_server())
         client = stack.enter_context(server.client())
@@ -122,7 +122,7 @@ def _lose(client: Any, fleet: list[Members], number: int) -> None:
 
 
 def _read(server: EmbeddedRedis, queues: int, begin: int, dues: list[float], seen: Seen) -> None:
-    """Pop each entry, and note by how many seconds it is late."""
+    """Pop each entry, and record the seconds by which it is late."""
     client: Any = server.client()
 
     def note(item: bytes) -> None:
@@ -133,7 +133,7 @@ def _read(server: EmbeddedRedis, queues: int, begin: int, dues: list[float], see
         while len(seen.late) < len(dues) and (popped := client.brpop("q0", timeout=10)):
             note(popped[1])
         return
-    # A BRPOP of 500 lists takes Redis longer than all else.
+    # A BRPOP of 500 lists takes Redis longer than the rest of the measurement.
     client.config_set("notify-keyspace-events", "Kl")
     with client.pubsub(ignore_subscribe_messages=True) as events:
         events.psubscribe("__keyspace@0__:q*")
@@ -145,20 +145,21 @@ def _read(server: EmbeddedRedis, queues: int, begin: int, dues: list[float], see
 
 
 def _used(client: Any) -> tuple[float, float]:
-    """Return script calls and seconds of CPU until now."""
+    """Return script calls and seconds of CPU so far."""
     cpu = client.info("cpu")
     calls = client.info("commandstats").get("cmdstat_evalsha", {}).get("calls", 0)
     return calls, cpu["used_cpu_sys"] + cpu["used_cpu_user"]
 
 
 def _idle(bench: Bench, others: int) -> float:
-    """Return how many commands an idle worker that is not on duty sends each second beside other
-    dispatchers.
+    """Return the commands a second of an idle worker that is not on duty.
+
+    *others* is the number of other dispatchers.
     """
     with ExitStack() as stack:
         station = stack.enter_context(bench.station(OURS))
         url = bench.server.url_for("redis", station.database)
-        # Before the worker, so that one of them is on duty.
+        # Started before the worker, so that one of these is on duty.
         for number in [others // 3] * 3 if others else []:
             stack.enter_context(Members(url, number)).wait_ready()
         worker = stack.enter_context(station.worker())

@@ -1,6 +1,7 @@
-"""What the history of runs costs: the same worker without it and with it, in turns.
+"""Cost of the history of runs: the same worker without and with a history, in turns.
 
-Tasks a second are what users see, but depend on what else the machine does; CPU does so less.
+Users see tasks a second, but that depends on other programs of the machine. CPU depends less on
+them.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ from ..processes import Worker
 from ..publisher import Order
 from .immediate import SLOWEST, Drained
 
-#: Size of the history: more than there are runs.
+#: Size of the history: larger than the number of runs.
 KEPT = 1_000_000
 
-#: So many times the rounds of other measurements of throughput: the difference is small.
+#: Factor of the number of rounds, compared with other throughput rows: the difference is small.
 TIMES = 3
 
-#: Tasks a second that are published at least.
+#: Lowest rate of publishing, in tasks a second.
 MIN_RATE = 2_000
 
 
@@ -47,21 +48,21 @@ IMMEDIATE, DELAYED = _rows("immediate"), _rows("delayed")
 
 
 class Cost(NamedTuple):
-    """Of one worker: tasks a second, and CPU per task in µs, with that of its children."""
+    """Tasks a second of one worker, and its CPU per task in µs, including its children."""
 
     speed: float
     cpu: float
 
 
 def _cpu(worker: Worker) -> float:
-    """Seconds of CPU so far."""
+    """Return the seconds of CPU so far."""
     process = psutil.Process(worker.pid)
     times = [each.cpu_times() for each in (process, *process.children())]
     return float(sum(each.user + each.system for each in times))
 
 
 def _drain(bench: Bench, station: Station, *, delayed: bool) -> Cost:
-    """Measure a worker that finds a full queue, or a schedule that is due."""
+    """Measure a worker with a full queue, or with a due schedule."""
     count = bench.size.immediate
     due = now_ms() + round(1000 * (1 + count / MIN_RATE)) if delayed else 0
     with station.publisher() as publisher:

@@ -1,4 +1,4 @@
-"""What an idle worker costs Redis: the commands that it sends."""
+"""Cost of an idle worker for Redis: the commands that it sends."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ONE, MANY = (
     )
     for queues in (1, QUEUES)
 )
-#: A window cuts at most two commands at its edges, which is 0.1/s of twenty seconds.
+#: A window cuts at most two commands at its edges, which is 0.1/s in twenty seconds.
 MORE = Row(
     "idle-more",
     f"idle worker, difference of {QUEUES} queues and 1",
@@ -40,10 +40,10 @@ MORE = Row(
 
 
 def _commands(client: Any, seconds: float) -> dict[int, Counter[str]]:
-    """Commands that clients send, by database, while ``seconds`` pass.
+    """Return the commands that clients send in ``seconds``, by database.
 
-    MONITOR tells what came over the wire from what a script called, which INFO's counters do
-    not; what this function sends itself goes to database 0 and is left out.
+    MONITOR separates commands of clients from commands of scripts; INFO's counters do not. This
+    function itself sends its commands to database 0, which is left out.
     """
     seen: dict[int, Counter[str]] = {}
     last = uuid.uuid4().hex
@@ -60,7 +60,7 @@ def _commands(client: Any, seconds: float) -> dict[int, Counter[str]]:
 
 
 def _prepare(station: Station, stack: ExitStack, queues: int) -> None:
-    """Schedule one far task on each queue and start a worker that consumes the first."""
+    """Schedule one far task on each queue, and start a worker that consumes the first queue."""
     publisher = stack.enter_context(station.publisher())
     names = tuple(f"queue-{number}" for number in range(queues))
     publisher.publish(Order(count=queues, due_ms=now_ms() + DAY_MS, queues=names))

@@ -1,7 +1,7 @@
-"""How many immediate tasks one worker starts in a second, on each pool.
+"""Number of immediate tasks that one worker starts in a second, on each pool.
 
-The task does nothing but write its record. That is one to two microseconds of the 800 that a task
-takes on stock, and of the 150 to 400 that it takes on ours: no more than one percent of the ratio.
+The task only writes its record. This takes one to two microseconds of the 800 that a task takes on
+stock and of the 150 to 400 that it takes on ours: at most one percent of the ratio.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ..processes import Pool, Publisher
 from ..publisher import Order
 from ..records import Record
 
-#: Tasks a second that every worker reaches; a slower one is not waited for.
+#: Tasks a second that every worker reaches; a slower worker is an error.
 SLOWEST = 100
 
 TARGETS = {Pool.SOLO: 5.0, Pool.PREFORK: 4.0, Pool.THREADS: 2.5}
@@ -25,13 +25,13 @@ TARGETS = {Pool.SOLO: 5.0, Pool.PREFORK: 4.0, Pool.THREADS: 2.5}
 
 @dataclass(frozen=True)
 class Drained:
-    """When each task of a full queue was started: seconds after the first, in order."""
+    """The starts of the tasks of a full queue: seconds after the first one, sorted."""
 
     starts: list[float]
 
     @classmethod
     def of(cls, records: list[Record]) -> Drained:
-        """Sort the starts, and raise where a task ran twice: each was sent at another time."""
+        """Sort the starts. Raise if a task ran twice: each was sent at its own time."""
         if len({record.due for record in records}) < len(records):
             raise BenchError("a task ran twice")
         first = min(record.start for record in records)
@@ -39,7 +39,7 @@ class Drained:
 
     @property
     def per_second(self) -> float:
-        """Starts after the first, by the time until the last."""
+        """Starts after the first, divided by the time until the last."""
         return (len(self.starts) - 1) / self.starts[-1]
 
     @property

@@ -1,7 +1,7 @@
-"""What operations cost Redis, beside few entries and beside millions.
+"""Cost of operations for Redis, with few entries and with millions.
 
-There is nothing on stock to compare with, so the two columns are two sizes. CPU of Redis is
-compared, since a call that waits for a core says nothing about the size.
+Stock has no such operations, so the two columns are the two sizes. The rows compare CPU of Redis: a
+call that waits for a core shows nothing about the size.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from ..model import BenchError, Better, Figure, Row, Target, at_most, measuremen
 from ..pauses import SLOW, Pauses, longest_row, seconds_of
 from ..processes import APP, ROOT
 
-#: Calls of one entry that are measured, and entries of each operation on many.
+#: Measured calls of one entry, and entries of each operation on many.
 CALLS, SOME = 2_000, 5_000
 ROUNDS = 5
 #: Entries that `schedule_many` sends in one call, and calls that it sends together.
@@ -81,7 +81,7 @@ def _cpu(client: Any) -> float:
 
 @dataclass
 class Filled:
-    """A database with very many entries, and what is done with it."""
+    """A database with very many entries, and operations on it."""
 
     station: Station
     delayq: DelayQ
@@ -95,7 +95,7 @@ class Filled:
         return self.station.client
 
     def cost(self, name: str) -> float:
-        """Run one operation, return the CPU of Redis for each entry, in µs."""
+        """Run one operation; return the CPU of Redis for each entry, in µs."""
         operation: Callable[[], int] = getattr(self, f"_{name}")
         before = _cpu(self.client)
         number = operation()
@@ -127,9 +127,9 @@ class Filled:
         return number
 
     def raw_cost(self) -> float:
-        """CPU of Redis that storing as much takes by commands alone, for each entry, in µs.
+        """CPU of Redis for storing the same data by plain commands, for each entry, in µs.
 
-        It goes into the same keys and in the same portions, and is removed again.
+        The data go to the same keys in the same portions, and are removed again.
         """
         key, client = self.delayq.store.keys.queue("celery"), self.client
         record = client.hget(key.entries, self.ids[0])
@@ -159,7 +159,7 @@ class Filled:
         return sum(bool(self.delayq.cancel(id)) for id in self._next_ids())
 
     def _some(self) -> Filter:
-        """About so many entries that are due one after the other, wherever."""
+        """About SOME entries with neighbouring dues, at a random place."""
         due = self.delayq.store.keys.queue("celery").due
         first = random.randrange(max(1, self.delayq.count() - SOME))
         ends = (self.client.zrange(due, n, n, withscores=True) for n in (first, first + SOME - 1))
@@ -205,7 +205,7 @@ class Filled:
             yield
 
     def pages(self) -> list[float]:
-        """How long pages in random places take, in ms."""
+        """The time of pages in random places, in ms."""
         times = []
         for _ in range(CALLS // 10):
             due_from = _at(some_day())
@@ -215,17 +215,17 @@ class Filled:
         return times
 
     def counts(self) -> list[float]:
-        """How long it takes to count a task from random times on, in ms."""
+        """The time of a count of a task from random times on, in ms."""
         froms = [_at(some_day()) for _ in range(CALLS // 10)]
         return [seconds_of(partial(self.delayq.count, task=TASK, due_from=f)) * 1000 for f in froms]
 
     def stats(self) -> float:
-        """How long ``stats`` takes, in ms."""
+        """The time of ``stats``, in ms."""
         return statistics.median(seconds_of(self.delayq.stats) * 1000 for _ in range(5))
 
 
 def _raw_portion(key: QueueKeys, record: str) -> list[tuple[Any, ...]]:
-    """Return the commands that store a portion of entries, as the script for it does."""
+    """Return the commands that store a portion of entries, as the script does."""
     stored: list[tuple[Any, ...]] = []
     dues: list[Any] = []
     members: list[Any] = []
@@ -250,7 +250,7 @@ def _station(bench: Bench) -> Iterator[Filled]:
 
 
 def fill_up(bench: Bench, filled: Filled, number: int) -> None:
-    """Add entries up to a number, and take some ids of the new ones for single calls."""
+    """Add entries up to a number, and keep some new ids for single calls."""
     if number <= filled.number:
         return
     bench.note(f"{number:,} entries")
@@ -263,12 +263,12 @@ def fill_up(bench: Bench, filled: Filled, number: int) -> None:
 
 
 class Comparison:
-    """Measures the same beside few and beside many entries, in turns.
+    """Measures the same with few and with many entries, in turns.
 
     Parameters
     ----------
     bench : Bench
-        Says what goes on.
+        Shows the current step.
     few, many : Filled
         The two schedules.
     """
@@ -282,7 +282,7 @@ class Comparison:
         return row.titled(*(filled.number for filled in self._both))
 
     def figure(self, row: Row, measure: Callable[[Filled], float], rounds: int = 1) -> Figure:
-        """Return what was measured."""
+        """Return the measured figure."""
         seen: list[list[float]] = [[], []]
         longest = self._longest[row] = [[], []]
         for turn in range(rounds):
@@ -294,17 +294,17 @@ class Comparison:
         return self.titled(row).figure(seen[0], seen[1])
 
     def longest(self, row: Row) -> Figure:
-        """Return the longest calls of scripts of a row that was measured, the longest of all."""
+        """Return the longest script calls of a measured row, the longest first."""
         few, many = self._longest[row]
         return self.titled(longest_row(row)).figure([max(few)], [max(many)])
 
     def slow(self, name: str, what: str = "entries") -> Iterator[Figure]:
-        """Yield the rows of the slow calls so far, and of the longest one."""
+        """Yield the rows of the slow calls so far, and of the longest call."""
         return self._pauses.figures(name, f"{self._both[1].number:,} {what}")
 
 
 def _compared(bench: Bench, few: Filled, many: Filled) -> Iterator[Figure]:
-    """Yield the figures of operations beside few and beside many entries."""
+    """Yield the figures of operations with few and with many entries."""
     comparison = Comparison(bench, few, many)
     for name, row in COSTS.items():
         cost = comparison.figure(row, methodcaller("cost", name), ROUNDS)
@@ -323,14 +323,14 @@ def _compared(bench: Bench, few: Filled, many: Filled) -> Iterator[Figure]:
 
 
 def of_size(figure: Figure, size: int) -> Figure:
-    """Return a figure of another size than the last one, with a name of its own."""
+    """Return a figure of another size than the last one, with its own name."""
     name = figure.row.name.replace("large-", f"large-{size}-", 1)
     return replace(figure, row=replace(figure.row, name=name))
 
 
 @contextmanager
 def sizes(bench: Bench) -> Iterator[Iterator[tuple[Filled, Filled]]]:
-    """Yield few and many entries, with each number of many in turn; few are filled anew."""
+    """Yield few and many entries, for each number of many; few are filled again each time."""
     first, *others = bench.size.large
 
     def filled() -> Iterator[tuple[Filled, Filled]]:

@@ -1,4 +1,4 @@
-"""What one large message costs Redis in each call that moves it, beside one SET of its bytes."""
+"""Cost of one large message for Redis in each call that moves it, relative to one SET."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from celery_delayq.store.schedule import Store
 from ..bench import OURS, Bench
 from ..model import Better, Figure, Row, measurement, ratio_at_most
 
-#: Bytes of the message, and rounds of which the median counts.
+#: Bytes of the message, and rounds; the median counts.
 SIZE, ROUNDS = 5_000_000, 7
-#: What a call may cost, one SET of the same bytes being one.
+#: Highest cost of a call, relative to one SET of the same bytes.
 MOST = 3.0
 
 QUEUE, ME, LEASE, SOON = "celery", "me", 60.0, 30
@@ -37,7 +37,7 @@ class Costs:
         self.seconds: defaultdict[str, list[float]] = defaultdict(list)
 
     def of(self, name: str, call: Callable[[], Any]) -> Any:
-        """Make a call, and note what it costs."""
+        """Make a call, and record its cost."""
         before = self._used()
         reply = call()
         self.seconds[name].append(self._used() - before)

@@ -1,4 +1,4 @@
-"""What goes over a whole schedule, beside few entries and beside millions of them."""
+"""Operations on a whole schedule, with few entries and with millions."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ TIMEOUT = 1800.0
 
 
 def worker(filled: Filled) -> float:
-    """Return how long a worker takes to start, in seconds."""
+    """Return the time of a worker's start, in seconds."""
     began = time.perf_counter()
     with filled.station.worker():
         return time.perf_counter() - began
 
 
 def fsck(filled: Filled) -> float:
-    """Return how long ``fsck`` takes, in seconds."""
+    """Return the time of ``fsck``, in seconds."""
     command = [sys.executable, "-m", *APP, "delayq", "fsck"]
     env = filled.station.settings.to_environment()
 
@@ -52,12 +52,12 @@ def fsck(filled: Filled) -> float:
 
 
 def export(filled: Filled) -> float:
-    """Return how long an export takes, in seconds."""
+    """Return the time of an export, in seconds."""
     return seconds_of(lambda: filled.delayq.export_to(_file(filled)))
 
 
 def purge(filled: Filled) -> float:
-    """Return how long it takes to purge the queue, in seconds."""
+    """Return the time of a purge of the queue, in seconds."""
     took = seconds_of(filled.delayq.app.control.purge)
     if left := filled.delayq.count():
         raise BenchError(f"{left:,} entries are left after the purge")
@@ -65,7 +65,7 @@ def purge(filled: Filled) -> float:
 
 
 def import_from(filled: Filled) -> float:
-    """Return how long it takes to import what was exported, in seconds."""
+    """Return the time of an import of the export, in seconds."""
     took = seconds_of(lambda: filled.delayq.import_from(_file(filled)))
     _file(filled).unlink()
     if (number := filled.delayq.count()) != filled.number:
@@ -78,12 +78,12 @@ def _file(filled: Filled) -> Path:
 
 
 def count(filled: Filled) -> float:
-    """Return how long counts of a task take, p99, in ms."""
+    """Return the time of counts of a task, p99, in ms."""
     return percentile(filled.counts(), 99)
 
 
 def health(filled: Filled) -> float:
-    """Return how long a readiness probe takes, in ms."""
+    """Return the time of a readiness probe, in ms."""
 
     def probe() -> None:
         if why := why_not_ready(filled.delayq.app):
@@ -93,7 +93,7 @@ def health(filled: Filled) -> float:
 
 
 def restarted(bench: Bench) -> float:
-    """Let the server log all that it has, and return how many seconds it takes to start again."""
+    """Let the server log all its data; return the seconds of its next start."""
     with bench.server.client() as client:
         client.config_set("appendonly", "yes")
 
@@ -115,7 +115,7 @@ def restarted(bench: Bench) -> float:
         bench.server.start()
 
 
-#: In this order: the purge leaves nothing, and the import brings all back.
+#: In this order: the purge removes all entries, and the import restores them.
 PASSING = {COUNT: count, HEALTH: health, EXPORT: export, PURGE: purge, IMPORT: import_from}
 
 

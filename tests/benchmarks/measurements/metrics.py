@@ -1,6 +1,6 @@
-"""What a scrape of the exporter takes, with few and with very many entries.
+"""Time of a scrape of the exporter, with few and with very many entries.
 
-There is nothing on stock to compare with, so the two columns are the two sizes.
+Stock has no exporter, so the two columns are the two sizes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ..processes import APP, ROOT
 
 QUEUES, TASKS = 50, 200
 
-#: Scrapes of a round, and seconds between two: in each round it also reads what takes longer.
+#: Scrapes of a round, and seconds between two of them. Each round also reads the slower metrics.
 SCRAPES, PAUSE, ROUNDS = 250, 0.05, 3
 
 SCRAPE = Row(
@@ -49,7 +49,7 @@ def _fill(station: Station, number: int) -> None:
 
 
 def _scrapes(port: int) -> Iterator[float]:
-    """Yield how long each scrape took, in ms, after one that had all metrics."""
+    """Yield the time of each scrape in ms, after a first one with all metrics."""
     connection = HTTPConnection("127.0.0.1", port)
 
     def scrape() -> bytes:

@@ -1,4 +1,4 @@
-"""What periodic entries cost: their memory, an idle dispatcher's time, and how punctual they are.
+"""Cost of periodic entries: memory, time of an idle dispatcher, and punctuality.
 
 On stock the same entries are those of ``celery beat``.
 """
@@ -27,10 +27,10 @@ BATCH = 500
 WATCHED = 20.0
 FIRED = 10.0
 
-#: Seconds till the first ticks that count.
+#: Seconds until the first tick that counts.
 LEAD = 5.0
 
-#: From the writing of an entry to its first tick, ms: workers start meanwhile.
+#: Time from the writing of an entry to its first tick (ms). Workers start meanwhile.
 BEFORE_MS = 5000
 
 MEMORY = Row(
@@ -79,7 +79,7 @@ STEP = 2.0
 
 
 def _enter(station: Station, entries: int, ticking: int) -> None:
-    """Make periodic entries; those that tick each second do so one after the other."""
+    """Make periodic entries. Those that tick each second do so one after the other."""
     with station.delayq() as delayq:
         gate = delayq.store.periodic
         writings: list[Writing] = []
@@ -104,7 +104,7 @@ def _enter(station: Station, entries: int, ticking: int) -> None:
 
 
 def _memory_and_time(bench: Bench, side: Side, entries: int) -> tuple[float, float]:
-    """Return the bytes of an entry, and how much of a core an idle process takes (%)."""
+    """Return the bytes of an entry, and the share of a core of an idle process (%)."""
     with bench.station(side) as station:
         bench.note(f"{entries:,} periodic entries, {side.name}")
         before = station.client.info("memory")["used_memory"]
@@ -123,7 +123,7 @@ def _memory_and_time(bench: Bench, side: Side, entries: int) -> tuple[float, flo
 
 
 def _ticks(bench: Bench, side: Side, entries: int, rate: int) -> tuple[float, list[float]]:
-    """Return which part of the ticks was fired in time (%), and how late they were (ms)."""
+    """Return the share of ticks that were fired in time (%), and their lateness (ms)."""
     with bench.station(side) as station:
         bench.note(f"{rate:,} ticks due each second, {side.name}")
         if side.delayq:
@@ -137,13 +137,13 @@ def _ticks(bench: Bench, side: Side, entries: int, rate: int) -> tuple[float, li
 
 @contextmanager
 def _workers(station: Station, pool: Pool) -> Iterator[None]:
-    """Two workers: nobody runs one alone under such a load."""
+    """Two workers: users do not run only one with such a load."""
     with station.worker(pool), station.worker(pool):
         yield
 
 
 def _seen(station: Station) -> tuple[float, list[Record]]:
-    """Let ticks run for a while; return when that began, and all that ran."""
+    """Let ticks run for a while; return when this began, and all runs."""
     begin = time.time() + LEAD
     time.sleep(LEAD + FIRED + 1.0)
     return begin, station.records.read()
@@ -168,17 +168,17 @@ def _of_beat(seen: tuple[float, list[Record]], rate: int) -> tuple[float, list[f
 
 
 def _with_missing(late: list[float], rate: int) -> tuple[float, list[float]]:
-    """Add the ticks that did not run: they are late by the whole time, at least."""
+    """Add the ticks that did not run: they are late by the whole time at least."""
     expected = round(rate * FIRED)
     return 100 * len(late) / expected, late + [1000 * FIRED] * (expected - len(late))
 
 
 def _takeovers(bench: Bench) -> list[float]:
-    """Claim ticks and do not fire them, as if a dispatcher died; return their lateness (ms)."""
+    """Claim ticks without firing them, as a dying dispatcher; return their lateness (ms)."""
     late: list[float] = []
     with bench.station(OURS) as station, station.delayq() as delayq:
         gate = delayq.store.periodic
-        # With overlap="skip" nothing is scheduled ahead.
+        # With overlap="skip" no tick is scheduled ahead.
         delayq.periodic.add("alone", STEP, "bench.tick", [0], overlap="skip", catch_up="all")
         with station.worker() as worker:
             while len(late) < DEATHS:
@@ -192,7 +192,7 @@ def _takeovers(bench: Bench) -> list[float]:
                 if taken:
                     station.records.wait_for(before + 1, 30.0, worker.check)
                     late.append(station.records.read(before)[0].lateness_ms)
-                else:  # the worker was quicker
+                else:  # the worker was faster
                     time.sleep(STEP / 2)
     return late
 

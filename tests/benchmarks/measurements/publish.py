@@ -1,4 +1,4 @@
-"""How fast an application can send: one by one, in batches, and by ``schedule_many``."""
+"""Rate of sending: one by one, in batches, and by ``schedule_many``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..processes import Publisher
 from ..publisher import Order
 
 BATCH = 500
-#: So many more are scheduled than are sent one by one, so that both take about as long.
+#: Factor of tasks that are scheduled together, so that both ways take about the same time.
 TIMES = 10
 
 NOW = Row("publish-now", "publish one by one, no ETA", "tasks/s", Better.HIGHER)

@@ -1,7 +1,7 @@
 """Our delays in RabbitMQ beside Celery's own, on the same broker.
 
-Celery's own need quorum queues and a topic exchange; both sides have them, but for immediate tasks,
-which go through a classic queue as by default.
+Celery's own delays need quorum queues and a topic exchange. Both sides use them, except for
+immediate tasks, which use the default classic queue.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from .immediate import SLOWEST, Drained
 
 BATCH = 500
 
-#: Tasks due each second, and what the latest one of a hundred may be, in ms.
+#: Tasks due each second, and the limit for p99 in ms.
 RATES = {100: 150, 500: 350}
 
-#: Tasks a second that Celery publishes one by one without confirms, at least; seconds from the end
-#: of publishing to the first due task, and those that a side may need beyond its time.
+#: Lowest rate at which Celery publishes one by one without confirms, in tasks a second; seconds
+#: from the end of publishing to the first due task; extra seconds that a side may need.
 PUBLISHED, MARGIN, PATIENCE = 400, 3.0, 120.0
 
 POOLS = (Pool.SOLO, Pool.PREFORK)
@@ -66,7 +66,7 @@ Outcome = TypeVar("Outcome")
 
 @dataclass
 class Place:
-    """A virtual host for one side; its publisher stays."""
+    """A virtual host for one side. Its publisher stays."""
 
     side: Side
     settings: Settings
@@ -74,7 +74,7 @@ class Place:
     publisher: Publisher
 
     def worker(self, pool: Pool) -> Worker:
-        """A worker of this side; it runs inside ``with``."""
+        """Return a worker of this side; it runs inside ``with``."""
         log = self.records.path.with_suffix(".worker.log")
         return Worker(self.settings, log, pool, ())
 
@@ -87,7 +87,7 @@ def _sides(bench: Bench) -> tuple[Side, Side]:
 
 @contextmanager
 def _places(bench: Bench, **settings: bool) -> Iterator[list[Place]]:
-    """Stock's and ours, on one broker."""
+    """Yield stock's and ours, on one broker."""
     with ExitStack() as stack:
         try:
             broker = stack.enter_context(EmbeddedRabbitMQ())
@@ -176,7 +176,7 @@ def lateness(bench: Bench) -> Iterator[Figure]:
 
 
 def _late(bench: Bench, place: Place, rate: int, count: int) -> list[float]:
-    """Return how late each task was, in ms, in the order in which they were due."""
+    """Return the lateness of each task in ms, in the order of due."""
     with place.worker(bench.pool) as worker:
         for _ in range(5):
             probe(worker, place.publisher, place.records, 10.0)

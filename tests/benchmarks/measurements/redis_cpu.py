@@ -1,7 +1,7 @@
-"""What a delayed task costs Redis, from its publish to its ack: CPU and commands.
+"""Cost of a delayed task for Redis, from its publish to its ack: CPU and commands.
 
-Commands are those of ``INFO commandstats``, so those inside scripts count. One more round, whose
-CPU does not count, tells the time of each command and script, by the slow log.
+Commands are those of ``INFO commandstats``, including commands in scripts. One more round reads the
+time of each command and script from the slow log. Its CPU does not count.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from ..processes import Publisher
 from ..publisher import Order
 from .due import MARGIN, MIN_RATE, PATIENCE, Load
 
-#: Tasks due at one instant, and seconds for which the streams last.
+#: Tasks due at one instant, and seconds of the streams.
 INSTANT, SECONDS = 6_000, 8
 
-#: Loads by the name of their rows, with the most that ours may cost, stock's being one.
+#: Loads by the name of their rows, with the highest cost of ours relative to stock.
 LOADS = {
     "instant": (Load(INSTANT, 0.0), f"{INSTANT:,} due at one instant", 1.0),
     "500": (Load(500 * SECONDS, 1000 / 500), "500 due/s", 1.2),
@@ -38,7 +38,7 @@ class Cost(NamedTuple):
 
 
 def _used(client: Any) -> tuple[float, int]:
-    """Return seconds of CPU, and commands, so far."""
+    """Return seconds of CPU and number of commands so far."""
     cpu, commands = client.info("cpu"), client.info("commandstats")
     calls = sum(each["calls"] for each in commands.values())
     return float(cpu["used_cpu_user"] + cpu["used_cpu_sys"]), calls
@@ -63,7 +63,7 @@ def _run(bench: Bench, station: Station, publisher: Publisher, load: Load) -> Co
 
 
 def _traced(bench: Bench, side: Side, load: Load) -> dict[str, tuple[float, float]]:
-    """Return calls of each command and script for each task, and their µs."""
+    """Return calls of each command and script for each task, and their time in µs."""
     client = bench.server.client()
     calls: Counter[str] = Counter()
     micros: defaultdict[str, int] = defaultdict(int)

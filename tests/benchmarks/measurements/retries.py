@@ -1,4 +1,4 @@
-"""How punctual retries are, beside stock Celery's."""
+"""Punctuality of retries, beside stock Celery's."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ..bench import Bench, Side, now_ms, percentile
 from ..model import Better, Figure, Row, at_most, measurement
 from ..publisher import Order
 
-#: Tasks that fail, and so many ms between two of them: a load that leaves the machine some air.
+#: Tasks that fail, and ms between two of them: a light load for the machine.
 TASKS = 60
 STEP_MS = 50.0
 PATIENCE = 60.0

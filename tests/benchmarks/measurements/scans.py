@@ -1,6 +1,6 @@
-"""What looks at a whole schedule, beside few and beside ten million short records.
+"""Calls that read a whole schedule, with few and with ten million short records.
 
-They are written directly, since as many messages of Celery would take 22 GB.
+The records are written directly: as many messages of Celery would take 22 GB.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ..model import Better, Figure, Row, at_most, measurement
 from ..pauses import Pauses, longest_row, seconds_of
 from .large_whole import restarted
 
-#: Records that are written at once, and calls of each kind.
+#: Records of one write, and calls of each kind.
 PORTION, CALLS = 1_000, 200
 
 TASK = "shop.tasks.short"
@@ -81,7 +81,7 @@ def _p99(call: Callable[[], object]) -> float:
     return percentile([seconds_of(call) * 1000 for _ in range(CALLS)], 99)
 
 
-#: How each is measured, in ms.
+#: The measured call of each row, in ms.
 MEASURED: dict[Row, Callable[[DelayQ], float]] = {
     PAGE: lambda d: _p99(lambda: d.list(due_from=_some_time())),
     OF_TASK: lambda d: _p99(lambda: d.list(task=TASK, due_from=_some_time())),

@@ -1,4 +1,4 @@
-"""How fast Spark reads the schedule, beside a plain Python loop over ``DelayQ.list``."""
+"""Rate at which Spark reads the schedule, beside a plain Python loop over ``DelayQ.list``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..bench import Bench
 from ..model import Better, Figure, Row, measurement, ratio_at_least
 from ..spark import rate, session
 
-#: Entries that are read.
+#: Number of entries.
 ENTRIES = 100_000
 
 READ = Row(
@@ -69,11 +69,11 @@ def _fill(delayq: Any) -> int:
 
 
 def _remind(flight: int, text: str) -> None:
-    """Stand for a task."""
+    """The task of the entries; never runs."""
 
 
 def _spark_reads(table: Any) -> int:
-    # Every column of every row, which a count would not ask for.
+    # All columns of every row; a count would not read them.
     from pyspark.sql.functions import count, lit
 
     frame = table.load()

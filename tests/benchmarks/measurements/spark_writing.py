@@ -1,4 +1,4 @@
-"""How fast Spark schedules rows, beside a plain loop in Python, and what its driver keeps."""
+"""Rate at which Spark schedules rows, beside a plain Python loop, and memory of its driver."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from ..bench import Bench, Station
 from ..model import Better, Figure, Row, measurement, ratio_at_least, ratio_at_most
 from ..spark import rate, session
 
-#: Rows, and of how many the loop sends in one round trip.
+#: Rows, and rows that the loop sends in one round trip.
 ROWS, QUICK_ROWS, PIPELINE = 500_000, 50_000, 500
 
-#: Rows of the job whose driver is looked at, as a multiple of a fifth of those above.
+#: Rows of the job that measures the driver, as a multiple of one fifth of the rows above.
 TIMES = 20
 
-#: Departures, relative to the first one.
+#: Dues, relative to the first one.
 DAY = 86_400
 
 WRITE = Row(
@@ -82,7 +82,7 @@ def spark_driver(bench: Bench) -> Iterator[Figure]:
     with bench.station(bench.ours) as station, session() as spark:
         for number in (1_000, least, least * TIMES):
             bench.note(f"{MEMORY.title}: {number:,} rows")
-            # All have the same few ids: it is not Redis that is to be filled.
+            # All rows have the same few ids, so that Redis does not fill up.
             columns = [column.replace("(id", "(id % 1000") for column in _COLUMNS]
             _write(station, spark.range(0, number, 1, 8).selectExpr(*columns))
             kept.append(_kept(spark))
@@ -101,7 +101,7 @@ _COLUMNS = (
 
 @contextmanager
 def _rows(number: int) -> Iterator[tuple[Any, Any]]:
-    """A session, and rows that it reads from Parquet, as a pipeline would."""
+    """Yield a session, and rows that it reads from Parquet, as a pipeline does."""
     with session() as spark, tempfile.TemporaryDirectory(prefix="delayq-bench-") as folder:
         path = str(Path(folder, "rows"))
         spark.range(0, number, 1, 4).selectExpr(*_COLUMNS).write.parquet(path)
@@ -120,7 +120,7 @@ def _spark(station: Station, rows: Any) -> int:
 
 
 def _loop(station: Station, rows: list[dict[str, Any]], number: int) -> int:
-    """Do what people do without Spark: a message that a worker can run, and a sorted set."""
+    """Schedule as people do without Spark: a message that a worker can run, and a sorted set."""
     client = station.client
     pipe = client.pipeline(transaction=False)
     for place in range(number):
@@ -173,10 +173,10 @@ def _message(id: str, eta: datetime, kwargs: dict[str, Any]) -> str:
 
 
 def _kept(spark: Any) -> float:
-    """Memory of the driver in MB: what Java keeps, and the most that Python had."""
+    """Memory of the driver in MB: used by Java, and the peak of Python."""
     runtime = spark.sparkContext._jvm.java.lang.Runtime.getRuntime()
     least = float("inf")
-    for _ in range(5):  # what is weak or soft goes only in time
+    for _ in range(5):  # weak and soft references go only after some collections
         runtime.gc()
         least = min(least, runtime.totalMemory() - runtime.freeMemory())
     python = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

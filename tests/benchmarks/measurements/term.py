@@ -1,4 +1,4 @@
-"""How long a worker takes to end after SIGTERM: with many ETA tasks waiting, and while busy."""
+"""Time from SIGTERM to a worker's end, with many waiting ETA tasks, and while busy."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from ..model import BenchError, Better, Figure, Row, below, measurement, not_abo
 from ..processes import Publisher, probe
 from ..publisher import Order
 
-#: Seconds that stock may need to take the ETA tasks into its memory, and to hand them back.
+#: Seconds that stock may need to read the ETA tasks into its memory, and to return them.
 PATIENCE = 180.0
-#: Seconds from the worker's last task to TERM. An idle worker's loop has then just begun to wait,
-#: on stock for a second, and a signal does not end that wait: the worst moment to send it, and
-#: in all rounds the same one.
+#: Seconds from the worker's last task to TERM. An idle worker's loop has just begun to wait then,
+#: on stock for a second, and a signal does not end this wait. So this is the worst moment for a
+#: signal, and the same one in all rounds.
 REST = 0.1
 
-#: Tasks in the queue of the busy worker, and how many of them it has started when TERM comes.
+#: Tasks in the queue of the busy worker, and tasks that it has started when TERM comes.
 BUSY = 5_000
 STARTED = 1_000
-#: How far the exit of a busy worker may be behind stock's. It takes 0.1 to 0.2 s, nearly all of it
-#: the end of the process, and two rounds of the same side lie up to 0.08 s apart when nothing else
-#: runs on the machine: 1.2 times alone would be missed by stock beside stock.
+#: Limit for the exit of a busy worker, compared with stock. The exit takes 0.1 to 0.2 s, mostly for
+#: the end of the process. Two rounds of the same side differ by up to 0.08 s on a quiet machine, so
+#: even stock beside stock would miss a factor of 1.2 alone.
 FACTOR, SLACK = 1.2, 0.1
 
 SCHEDULED = Row(
@@ -42,7 +42,7 @@ WORKING = Row(
 
 @dataclass(frozen=True)
 class Ended:
-    """One worker that was told to end."""
+    """The end of one worker."""
 
     seconds: float
     raw: dict[str, float]
@@ -61,7 +61,7 @@ def term_etas(bench: Bench) -> Iterator[Figure]:
     def end(station: Station, publisher: Publisher) -> Ended:
         publisher.publish(Order(count, now_ms() + DAY_MS, step_ms=100, batch=500))
         with station.worker() as worker:
-            # An immediate task starts when stock has taken in what was sent before it.
+            # An immediate task starts after stock has read the earlier messages.
             wait = probe(worker, publisher, station.records, PATIENCE)
             held = station.client.hlen("unacked")
             time.sleep(REST)
@@ -89,6 +89,6 @@ def term_busy(bench: Bench) -> Iterator[Figure]:
             raise BenchError(f"of {BUSY} tasks {ran} ran and {left} are in the queue after TERM")
         return Ended(seconds, {"ran_before_term": before, "ran_in_all": ran, "left": left})
 
-    # Twice as many: they are short, and what goes wrong in every other round must be seen.
+    # Twice as many: the rounds are short, and a fault in every other round must be seen.
     rounds = 2 * bench.size.worker_rounds
     yield _figure(WORKING, *bench.in_rounds(WORKING.title, rounds, end))
