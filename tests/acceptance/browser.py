@@ -74,7 +74,7 @@ class Browser:
         self._process.stop(timeout=TIMEOUT)
 
     def open(self, url: str) -> None:
-        """Go to a page, and wait until it is loaded."""
+        """Open a page, and wait until it is loaded."""
         reply = self._command("Page.navigate", url=url)
         if "errorText" in reply:
             raise RuntimeError(f"{url} cannot be opened: {reply['errorText']}")
@@ -98,8 +98,8 @@ class Browser:
         return str(self.evaluate("document.body.innerText"))
 
     def rows(self, table: str) -> list[dict[str, str]]:
-        """Return the rows of the table with this id, each by its headings in lower case."""
-        # Not innerText, which is what style sheets make of it: capitals in headings.
+        """Return the rows of the table with this id, each by its lower-case headings."""
+        # Not innerText: style sheets change it, for example to capitals in headings.
         cells = "[...row.cells].map(cell => cell.textContent.trim())"
         found = self.evaluate(
             f"[...document.querySelectorAll('#{table} thead tr, #{table} tbody tr')]"
@@ -110,7 +110,7 @@ class Browser:
         return [dict(zip(names, row, strict=False)) for row in rows]
 
     def screenshot(self, file: Path) -> None:
-        """Save what the window shows as PNG."""
+        """Save the window's contents as PNG."""
         file.write_bytes(base64.b64decode(self._command("Page.captureScreenshot")["data"]))
 
     def _find_window(self) -> str | None:

@@ -1,4 +1,4 @@
-"""Apps beside the workers of a test, and the stage of the fault tests."""
+"""Apps for the workers of a test, and the stage of the fault tests."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["app", "make_app", "nursery"]
 
 @pytest.fixture
 def warm_workers(nursery: Callable[[], Nursery], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let workers begin at once: fault tests start many. Other tests start them as users do."""
+    """Let workers start quickly: fault tests start many. Other tests start them as users do."""
     monkeypatch.setattr(ManagedProcess, "_spawn", spawning(nursery))
 
 
@@ -31,10 +31,10 @@ def warm_workers(nursery: Callable[[], Nursery], monkeypatch: pytest.MonkeyPatch
 def make_stage(
     tmp_path: Path, request: pytest.FixtureRequest, warm_workers: None
 ) -> Iterator[MakeStage]:
-    """Make stages of the test's own, on one of the brokers; takes the options of `Stage`.
+    """Make stages of the test on one of the brokers; takes the options of `Stage`.
 
-    On RabbitMQ, options are those of `EmbeddedRabbitMQ`; without any, the node of the whole run is
-    used.
+    On RabbitMQ, options are those of `EmbeddedRabbitMQ`. Without options, the node of the whole run
+    is used.
     """
 
     def make(broker: str = "redis", **options: Any) -> Stage:
@@ -57,7 +57,7 @@ def stage(make_stage: MakeStage) -> Stage:
 
 @pytest.fixture
 def passes(record_property: Callable[[str, object], None]) -> Passes:
-    """Assert that a verdict tells no violation, and keep it for the table of the soak."""
+    """Assert that a verdict has no violation, and keep it for the table of the soak."""
 
     def check(verdict: Verdict) -> None:
         counts: dict[str, Any] = {**verdict.counts, "notes": verdict.notes}

@@ -1,7 +1,7 @@
 """Cancel against promotion and reservation: a task is cancelled or it runs, never both.
 
-Two processes publish tasks that are due in a moment and cancel each of them about then, while two
-others promote, reserve and run what they get, and give some of it back first.
+Two processes publish tasks that are due within milliseconds, and cancel each at about its due. Two
+other processes promote, reserve and run tasks, and first give some of them back.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from tests.support.leases import ack
 
 pytestmark = pytest.mark.full
 
-#: How many tasks are published, each with one race.
+#: Number of published tasks; each has one race.
 ROUNDS = scaled(20_000, 300_000)
 PAIRS = 2
 #: Tasks that are published together and then cancelled.
 BATCH = 400
-#: They are due within so many ms: about as long as it takes to cancel them.
+#: The dues of a batch lie within this time (ms), which is about the time to cancel it.
 SPREAD = 40
 
-#: In a database of its own: that nothing more will be published.
+#: A key in a database of its own: no more tasks will be published.
 OVER = "over"
 
 LAYOUT = Layout()
@@ -47,7 +47,7 @@ def open_store(url: str) -> Store:
 
 
 def entry(id: str, due_ms: int, priority: int) -> Entry:
-    """Return what a publisher would send."""
+    """Return an entry as a producer sends it."""
     message: dict[str, Any] = {
         "body": "W1tdLCB7fSwge31d",
         "content-encoding": "utf-8",
@@ -59,7 +59,7 @@ def entry(id: str, due_ms: int, priority: int) -> Entry:
 
 
 def cancel_each(url: str, ids: range, seed: int) -> dict[str, str]:
-    """Publish tasks, cancel each of them once, and return what became of them."""
+    """Publish tasks, cancel each of them once, and return the outcomes."""
     store, chance = open_store(url), random.Random(seed)
     dead_letters: dict[str, str] = {}
     for start in range(ids.start, ids.stop, BATCH):
@@ -68,7 +68,7 @@ def cancel_each(url: str, ids: range, seed: int) -> dict[str, str]:
         for id, due in batch:
             call.add(entry(id, due, chance.choice(LAYOUT.steps)))
         store.run(call)
-        # In order of due, so that most meet their moment, or in no order.
+        # In order of due, so that most are cancelled at their due, or in no order.
         batch.sort(key=lambda each: each[1] + chance.choice([0, 0, 0, SPREAD]) * chance.random())
         for some in groups([id for id, _ in batch], chance):
             found = store.control.cancel("q", LAYOUT, some)
@@ -77,7 +77,7 @@ def cancel_each(url: str, ids: range, seed: int) -> dict[str, str]:
 
 
 def groups(ids: list[str], chance: random.Random) -> Iterator[list[str]]:
-    """Yield ids singly and some together."""
+    """Yield ids, some alone and some together."""
     while ids:
         number = chance.choice([1, 1, 1, 2, 5, 20])
         yield ids[:number]
@@ -85,7 +85,7 @@ def groups(ids: list[str], chance: random.Random) -> Iterator[list[str]]:
 
 
 def run_each(url: str, who: str, seed: int) -> list[str]:
-    """Promote and reserve until all is over, and return the ids of what ran."""
+    """Promote and reserve until the end; return the ids of the tasks that ran."""
     store, chance = open_store(url), random.Random(seed)
     over = Redis.from_url(url.replace("/0", "/1"))
     ran: list[str] = []
@@ -144,7 +144,7 @@ def test_no_task_is_cancelled_and_runs_all_the_same(
     assert not both
     assert not neither
     assert max(ran.values()) == 1
-    # What could not be cancelled has run.
+    # Every task that could not be cancelled has run.
     assert len(dead_letters) == ROUNDS
     assert {dead_letter for id, dead_letter in dead_letters.items() if id in ran} == {"r", "u"}
     assert counts["d"] > ROUNDS // 50 < counts["r"] + counts["u"], "that was no race"

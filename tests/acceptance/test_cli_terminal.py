@@ -1,4 +1,4 @@
-"""The command line in a real terminal, small and large, as somebody at work uses it."""
+"""The command line in a real terminal, small and large, as a user works with it."""
 
 from __future__ import annotations
 
@@ -24,27 +24,28 @@ from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.support import dead_letters
 from tests.support.left_out import left_out
 
-#: What the shell shows when it waits: how many commands it has run, and how the last one ended.
+#: The shell's prompt: number of commands that it has run, and exit code of the last one.
 PROMPT = re.compile(r"^<(\d+):(\d+)>\$", re.MULTILINE)
 
 
 def require_tmux() -> None:
-    """Leave a test out where there is no tmux; with CI=true nothing is left out."""
+    """Skip a test without tmux; with CI=true the test fails."""
     if shutil.which("tmux") is None:
         raise left_out("there is no tmux")
 
 
 class Terminal:
-    """bash in a terminal; a context manager that ends it and all that runs in it."""
+    """bash in a terminal; a context manager that ends bash and its programs."""
 
     def __init__(self, columns: int, rows: int, cwd: Path, env: Mapping[str, str]) -> None:
         self.columns, self.rows = columns, rows
         self.cwd = cwd
         self._number = 1
         self._env = {"PS1": r"<\#:$?>$ ", "HISTFILE": "", "LC_ALL": "C.UTF-8", **env}
-        # A server of its own, that knows nothing of other sessions.
+        # A tmux server of its own, without other sessions.
         self._name = f"delayq-{os.getpid()}-{uuid4().hex[:8]}"
-        #: What the shell and its programs write; the screen is only asked for when it has grown.
+        #: Output of the shell and its programs. The test reads the screen only if the output has
+        #: grown.
         self._output = cwd / f"{self._name}.out"
         self._shown, self._size = "", -1
 
@@ -66,20 +67,21 @@ class Terminal:
             Path(socket).unlink(missing_ok=True)
 
     def run(self, command: str) -> tuple[int, str]:
-        """Run a command, and return its exit code and what it wrote, as lines that were wrapped
-        by the terminal are copied.
+        """Run a command; return its exit code and its output.
+
+        Lines that the terminal wrapped are joined, as when they are copied.
         """
         number = self.begin(command)
         return self.end(number)
 
     def begin(self, command: str) -> int:
-        """Type a command, and return its number."""
+        """Type a command; return its number."""
         self._number = max(int(number) for number, _ in PROMPT.findall(self.text()))
         self.type(command)
         return self._number
 
     def end(self, number: int) -> tuple[int, str]:
-        """Wait until a command has ended, as :meth:`run`."""
+        """Wait until a command has ended; return its exit code and its output."""
         code = self._wait_prompt(number + 1)
         return code, _written(self.text(), number).rpartition(f"<{number + 1}:")[0]
 
@@ -93,7 +95,7 @@ class Terminal:
         self._tmux("send-keys", key)
 
     def wait(self, pattern: str) -> str:
-        """Wait until the last command has written something, and return it."""
+        """Wait until the last command has written *pattern*; return its output."""
         found = wait_until(
             lambda: re.search(pattern, _written(self._latest(), self._number)),
             what=lambda: f"{pattern!r} on the screen:\n{self.text()}",
@@ -101,14 +103,14 @@ class Terminal:
         return found[0] if found else ""
 
     def wait_screen(self, pattern: str) -> None:
-        """Wait until something stands on the screen, as in a line that is not entered yet."""
+        """Wait until *pattern* is on the screen, for example in a line that is not entered yet."""
         wait_until(
             lambda: re.search(pattern, self._latest().rstrip("\n"), re.MULTILINE),
             what=lambda: f"{pattern!r} on the screen:\n{self.text()}",
         )
 
     def text(self) -> str:
-        """Return all that stands on the screen and above it; wrapped lines are one."""
+        """Return the text on the screen and above it; wrapped lines are joined."""
         return self._tmux("capture-pane", "-p", "-J", "-S", "-")
 
     @property
@@ -117,10 +119,10 @@ class Terminal:
         return self._tmux("display-message", "-p", "#{pane_title}")
 
     def _latest(self) -> str:
-        """Return :meth:`text`; a process to ask for it is started only when there is more."""
+        """Return :meth:`text`. A process reads it only if there is more output."""
         size = self._output.stat().st_size if self._output.exists() else 0
         if size != self._size:
-            # In this order: what is written meanwhile is found by the next look.
+            # The size is from before: the next look finds output that is written meanwhile.
             self._shown, self._size = self.text(), size
         return self._shown
 
@@ -145,7 +147,7 @@ class Terminal:
 
 
 def _written(text: str, number: int) -> str:
-    """Return all behind the line in which the shell has echoed a command."""
+    """Return the text behind the line in which the shell has echoed a command."""
     return text.split(f"<{number}:")[-1].partition("\n")[2]
 
 
@@ -181,12 +183,12 @@ def terminal(
 
 
 def fits(terminal: Terminal, text: str) -> bool:
-    """Return whether no line was wrapped by the terminal, and nothing was left out."""
+    """Return whether the terminal has wrapped no line, and no text is left out."""
     return "…" not in text and max(map(cell_len, text.splitlines())) <= terminal.columns
 
 
 def shown_by(terminal: Terminal, command: str) -> str:
-    """Run a command that succeeds, and return what it shows, which fits."""
+    """Run a command that succeeds; return its output, which fits."""
     code, shown = terminal.run(f"{DELAYQ} {command}")
     assert code == 0
     assert fits(terminal, shown)
@@ -196,7 +198,7 @@ def shown_by(terminal: Terminal, command: str) -> str:
 def answered(
     terminal: Terminal, command: str, answer: str, question: str = "[y/N]:"
 ) -> tuple[int, str]:
-    """Run a command that asks, answer it, and return its exit code and what it shows."""
+    """Run a command that asks, answer it, and return its exit code and its output."""
     number = terminal.begin(f"{DELAYQ} {command}")
     terminal.wait(re.escape(question))
     terminal.type(answer)
@@ -219,9 +221,9 @@ def test_a_list_fits_and_ids_can_be_copied(terminal: Terminal, app: Celery) -> N
 
     shown = shown_by(terminal, "list")
 
-    # Each in one line and whole, so that a double click takes it.
+    # Each id is in one line and complete, so that a double click selects it.
     assert sorted(re.findall(r"[0-9a-f]{8}-[0-9a-f-]{27}", shown)) == sorted(ids)
-    assert "2100-01-31T18:00:00+09:00" in shown  # by the clock on the wall, nine hours ahead
+    assert "2100-01-31T18:00:00+09:00" in shown  # in local time, nine hours ahead
     assert shown.rstrip().endswith("33 entries.")
     _, one = terminal.run(f"{DELAYQ} get {ids[3]}")
     assert fits(terminal, one)
@@ -254,7 +256,7 @@ def test_many_are_cancelled_after_a_look_and_a_question(terminal: Terminal, app:
 def test_a_bar_shows_how_far_it_is_and_after_ctrl_c_it_may_be_repeated(
     terminal: Terminal, app: Celery, tmp_path: Path, kind: str
 ) -> None:
-    # To cancel one takes a round trip to the result backend.
+    # Cancelling one task takes a round trip to the result backend.
     delayq, total = DelayQ.of(app), 5_000 if kind == "entries" else 10_000
     if kind == "entries":
         delayq.schedule_many((Item(eta=FAR) for _ in range(total)), task="shop.mail")
@@ -293,7 +295,7 @@ def test_ctrl_c_at_the_question_changes_nothing(terminal: Terminal, app: Celery)
 
 
 def test_dead_letters_are_looked_at_and_replayed(terminal: Terminal, app: Celery) -> None:
-    """An evening at work: what failed, why, and once more."""
+    """A user finds failed tasks, reads the reasons, and replays them."""
     delayq = DelayQ.of(app)
     ids = dead_letters.fill(
         delayq, 12, queue="invoices.europe", task="shop.invoices.send_statement"
@@ -305,19 +307,19 @@ def test_dead_letters_are_looked_at_and_replayed(terminal: Terminal, app: Celery
     add_dead_letter("celery", uuid, reason, sent, dead_letters.details("HTTPError"))
 
     shown = shown_by(terminal, "dead list")
-    assert uuid in shown  # in one line and whole
+    assert uuid in shown  # in one line and complete
     assert "HTTPError: the payment" in " ".join(shown.split())
     assert shown.rstrip().endswith("13 dead letters.")
     code, one = terminal.run(f"{DELAYQ} dead show {uuid}")
     assert code == 0
-    # Long values are wrapped by the terminal, so that they can be copied.
+    # The terminal wraps long values, so that they can be copied.
     assert f"reason     {reason.rstrip()}\n" in one
     assert "Traceback (most recent call last):" in one
     assert re.search(r"^died +\d{4}-\d\d-\d\dT\S+\+09:00, ", one, re.MULTILINE)
 
     code, shown = terminal.run(f"{DELAYQ} dead replay --all --dry-run")
     assert code == 0
-    # Sentences may be wrapped, tables are not.
+    # Sentences may be wrapped, tables may not.
     rows = [line for line in shown.splitlines() if not line.startswith("This app")]
     assert fits(terminal, "\n".join([*rows, ""]))
     assert "does not know the task shop.mail" in " ".join(shown.split())

@@ -1,4 +1,4 @@
-"""The example project as a user runs it, on fewer flights and a shorter day."""
+"""The example project as a user runs it, with fewer flights and a shorter day."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ pytestmark = pytest.mark.full
 CHECKOUT = Path(__file__).resolve().parents[2]
 DEMO = [sys.executable, "-m", "example_project"]
 SNOW_STORM = date(2013, 3, 8)
-#: Seconds after which a run of the demo hangs.
+#: Seconds after which a run of the demo counts as hanging.
 LIMIT_S = 6 * TIMEOUT
 OTHER_BROKERS = ("cluster", "rabbitmq")
 
@@ -65,7 +65,7 @@ class Row(NamedTuple):
 
 
 class Changes(NamedTuple):
-    """A row of the table of what became of the reminders of late and cancelled flights."""
+    """A row of the table of changes: reminders of late and cancelled flights."""
 
     reminders: int
     in_time: int
@@ -97,12 +97,12 @@ class Traffic(NamedTuple):
     late: int
 
 
-#: A kind of rows.
+#: A type of rows.
 Numbers = TypeVar("Numbers", Row, Changes, Told)
 
 
 def traffic_in(output: str) -> dict[str, tuple[Traffic, float | None]]:
-    """Give the rows of the traffic reports and the mean delays in minutes, by the hour."""
+    """Return the rows of the traffic reports and the mean delays in minutes, by the hour."""
     rows = re.findall(
         r"│ (\w{3} \d\d-\d\d|total)\s*((?:│\s*\d+\s*){5})│\s*(-|-?[\d.]+ min) │", output
     )
@@ -116,7 +116,7 @@ def traffic_in(output: str) -> dict[str, tuple[Traffic, float | None]]:
 
 
 def row_in(output: str, row: str, kind: type[Numbers]) -> Numbers:
-    """Give a row of the table that has this kind of rows."""
+    """Return a row of the table with this type of rows."""
     count = len(kind._fields)
     match = re.search(rf"│ {row}\s*" + r"│\s*(\d+)\s*" * count + "│\n", output)
     assert match, output
@@ -124,7 +124,7 @@ def row_in(output: str, row: str, kind: type[Numbers]) -> Numbers:
 
 
 def lateness_in(output: str, part: str) -> tuple[int, list[float]]:
-    """Give the number of tasks, and p50, p99 and max in milliseconds."""
+    """Return the number of tasks, and p50, p99 and max in milliseconds."""
     figures = r"│\s*([\d.]+) ms " * 3
     match = re.search(rf"│ {part}[^│]*│\s*(\d+) {figures}│\n", output)
     assert match, output
@@ -138,7 +138,7 @@ def run_demo(*options: str) -> subprocess.CompletedProcess[str]:
 
 
 def run_day(*options: str) -> tuple[float, subprocess.CompletedProcess[str]]:
-    """Run a day and return its seconds, too; a slow machine gets more of them, also to publish."""
+    """Run a day; also return its seconds. A slow machine gets more of them, also for publishing."""
     for slower in (1, 4, 12):
         seconds = in_whole_hours(20 * slower)
         times = ["--seconds-per-day", f"{20 * slower}", "--seconds-before", f"{30 * slower}"]
@@ -150,9 +150,9 @@ def run_day(*options: str) -> tuple[float, subprocess.CompletedProcess[str]]:
 
 @contextmanager
 def running_demo(folder: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
-    """Start the demo; whatever is left of it afterwards is ended by its process ids.
+    """Start the demo. Afterwards its remaining processes are ended by their ids.
 
-    A demo that is killed leaves its logs behind: they are in `folder`.
+    A demo that is killed leaves its logs in `folder`.
     """
     with subprocess.Popen(
         [*DEMO, *options],
@@ -176,7 +176,7 @@ def wait_for_line(process: subprocess.Popen[str], text: str) -> str:
 
 
 def assert_traffic_is_that_of(flights: Sequence[Flight], output: str, seconds: float) -> None:
-    """Count the flights again, by the wall clock of the hour in which they left or were to."""
+    """Count the flights again, by the hour in which they left or should have left."""
     rows = traffic_in(output)
     total, mean = rows.pop("total")
     delays: dict[str, list[timedelta | None]] = defaultdict(list)
@@ -304,14 +304,14 @@ def test_an_interrupted_demo_leaves_no_process_behind(
 
 
 def kill_workers() -> None:
-    """End the workers that this process has started, with their children, at once."""
+    """Kill the workers that this process has started, with their children."""
     for child in psutil.Process().children():
         if " worker " in " ".join(child.cmdline()):
             os.killpg(child.pid, signal.SIGKILL)
 
 
 def flown(tower: Tower, records: Records, is_over: Callable[[], bool]) -> None:
-    """Let the tower write down what leaves, until something has come."""
+    """Let the tower record departures until *is_over* is true."""
     while not is_over():
         tower.take_in(records.now_ms())
         time.sleep(0.05)
@@ -344,13 +344,13 @@ def test_each_hour_has_one_report_though_there_is_no_worker_for_a_while(
             ticks = delayq.periodic.next(NAME, hours + 1)
             assert [f"{NAME}:{round(tick.timestamp() * 1000)}" for tick in ticks] == ids
             flown(tower, records, lambda: records.count_reports() >= 4)
-            # The tower is silent: what is due now waits, and the worker is killed meanwhile.
+            # The tower is silent, so due tasks wait, and the worker is killed meanwhile.
             while records.now_ms() < clock.real_ms(begins + 7 * HOUR):
                 time.sleep(0.05)
             kill_workers()
         fired = publish.ticks_fired()
         assert 4 <= fired < hours
-        # All that was fired ahead has passed, and more that nobody fires.
+        # All ticks that were fired ahead have passed, and more ticks that nobody fires.
         missed_ms = clock.real_ms(begins + (fired + 4) * HOUR) + 2 * GRACE_MS
         flown(tower, records, lambda: records.now_ms() > missed_ms)
         assert publish.ticks_fired() == fired
@@ -360,7 +360,7 @@ def test_each_hour_has_one_report_though_there_is_no_worker_for_a_while(
             flown(tower, records, lambda: records.count_reports() >= hours)
 
         reports, runs = records.read_reports(), records.read_report_runs()
-        # One that was running when its worker was killed may have run again; it counts once.
+        # A task that ran when its worker was killed may have run again; it counts once.
         once = dict.fromkeys(runs, 1)
         fired = publish.ticks_fired()
         assert traffic_problems(reports, once, flights, clock, ticks=fired) == []
@@ -409,8 +409,8 @@ def test_options_that_make_no_sense_are_refused(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.chdir(tmp_path)  # a folder for the picture is made before some are refused
-    # In this process: another one takes seconds to import what it does not come to use.
+    monkeypatch.chdir(tmp_path)  # a picture's folder is made before some options are refused
+    # In this process: a new process takes seconds for imports that it does not use.
     with pytest.raises(SystemExit) as ended:
         main(options)
 

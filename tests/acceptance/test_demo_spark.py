@@ -1,4 +1,4 @@
-"""The year of flights through Spark, as a user runs it, on fewer flights and a shorter day."""
+"""The year of flights through Spark, as a user runs it, with fewer flights and a shorter day."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.full
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 DEMO = [sys.executable, "-m", "example_project.spark"]
-#: The day after it is the one on which summer time begins.
+#: Summer time begins on the next day.
 DAY = date(2013, 3, 9)
 FLIGHTS = 2000
 
@@ -42,7 +42,7 @@ def arguments(folder: Path) -> list[str]:
 
 
 def is_alive(process: psutil.Process) -> bool:
-    """Java leaves a zombie behind: the shell that has started it."""
+    """Return whether a process runs. Java leaves a zombie: the shell that has started it."""
     try:
         return bool(process.status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
@@ -50,7 +50,7 @@ def is_alive(process: psutil.Process) -> bool:
 
 
 def command_of(process: psutil.Process) -> str:
-    """Give the command line, an empty one where the process has just ended."""
+    """Return the command line, an empty one if the process has just ended."""
     try:
         return " ".join(process.cmdline())
     except psutil.Error:

@@ -62,7 +62,7 @@ def new(seconds: float) -> dict[str, object]:
 def test_reminders_are_sent_found_moved_counted_and_cancelled(
     http: httpx.Client, delayq_redis: RedisUnderTest, tmp_path: Path
 ) -> None:
-    # One test, as each service and each worker takes seconds to start.
+    # One test, since each service and each worker takes seconds to start.
     command = ["celery", "-A", "tasks", "worker", "-P", "solo", "--loglevel", "info"]
     with Service("worker", command, delayq_redis.url, tmp_path):
         id = http.post("/reminders", json=new(0.5)).json()["id"]

@@ -1,4 +1,4 @@
-"""The judge of the fault tests does report what is wrong: a test that cannot fail is worthless."""
+"""The judge of the fault tests reports each fault."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_what_is_still_in_the_broker_is_left_and_not_lost() -> None:
 
 
 def test_what_nobody_sent_and_is_left_is_told() -> None:
-    """Such as a lease on nothing; what was no message at all is a dead letter, and rightly so."""
+    """Such as a lease on nothing. Bytes that are no message rightly become a dead letter."""
     verdict = judge([], [], {"leased": ["1:1"], "dead": ["undecodable-1"]})
 
     assert verdict.violations == {"left": {"1:1": "is still leased, and was never sent"}}
@@ -105,10 +105,10 @@ def test_a_second_run_is_twice_while_nobody_was_killed() -> None:
     [
         (killed(CHILD, 1.5), True),
         (killed(WORKER, 1.5), True),
-        (killed(WORKER, 2.5), True),  # it had ended and might not have been acknowledged yet
-        (killed(WORKER, 4.5), False),  # it must have been
+        (killed(WORKER, 2.5), True),  # it had ended, and its acknowledgement might be missing
+        (killed(WORKER, 4.5), False),  # its acknowledgement must be there
         (killed(WORKER, 0.5), True),  # its children live on for a while
-        (killed(WORKER, 5.5), False),  # the second run was there before
+        (killed(WORKER, 5.5), False),  # the second run had started before
         (killed(OTHER, 1.5), False),
         (Harm(WORKER, int(1.2 * SECOND), int(4.5 * SECOND), fatal=False), True),
         (Harm(WORKER, int(1.2 * SECOND), int(1.9 * SECOND), fatal=False), False),
@@ -172,7 +172,7 @@ def test_a_report_names_a_few_of_many() -> None:
 
 @pytest.mark.parametrize("place", ["list", "leased", "dead", "nowhere"])
 def test_the_whole_way_from_the_broker_to_the_verdict(make_stage: MakeStage, place: str) -> None:
-    """A message is put where it may be left; no worker is there to run it."""
+    """A message is in each place in which it may be left; no worker can run it."""
     stage = make_stage()
     later = stage.producer.send("faults.work", after=60)
     key = stage.producer.send("faults.work")

@@ -1,4 +1,4 @@
-"""Workers whose clocks are off by five minutes either way: none early, none lost, none twice."""
+"""Workers whose clocks are wrong by five minutes: no task early, none lost, none twice."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SECOND = 1_000_000
 def test_workers_with_wrong_clocks_are_as_good_as_others(
     make_stage: MakeStage, passes: Passes, tmp_path: Path
 ) -> None:
-    """They dispatch, hold for three leases, retry, send, and look for the dead among each other."""
+    """They dispatch, run tasks for three leases, retry, send, and reclaim each other's messages."""
     stage = make_stage(lease=scaled(1.0, 3.0))
     off = {"fast": 300, "slow": -300, "right": 0}
     workers = {

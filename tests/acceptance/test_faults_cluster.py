@@ -20,7 +20,7 @@ pytestmark = pytest.mark.full
 
 
 def send_either(stage: ClusterStage, killer: Killer, number: int) -> None:
-    """Send an immediate task to each queue, then a delayed one to each, and so on."""
+    """Send immediate and delayed tasks in turn, each kind once to each queue."""
     is_delayed = number // len(QUEUES) % 2
     stage.send(number, killer.random.random() * 4 if is_delayed else None)
 
@@ -62,7 +62,7 @@ def test_killing_workers_while_busy_slots_move_loses_nothing(
 def test_a_failover_of_a_shard_loses_nothing_that_a_replica_had(
     make_stage: MakeStage, passes: Passes, seed: int
 ) -> None:
-    """Publishes wait for a replica; acknowledgements do not, so that some tasks may run again."""
+    """Publishes wait for a replica. Acknowledgements do not, so some tasks may run again."""
     stage = make_stage("cluster", lease=3.0)
     assert isinstance(stage, ClusterStage)
     stage.producer.app.conf.broker_transport_options = {"delayq": {"wait_replicas": 1}}
@@ -87,7 +87,7 @@ def test_a_failover_of_a_shard_loses_nothing_that_a_replica_had(
 def test_a_failover_to_a_replica_that_lags_forgets_only_what_it_was_not_told(
     make_stage: MakeStage, passes: Passes, seed: int
 ) -> None:
-    """Nothing waits for the replica, which is cut off for a while before it takes over."""
+    """No call waits for the replica, which is cut off for a while before it takes over."""
     stage = make_stage("cluster", lease=3.0)
     assert isinstance(stage, ClusterStage)
     killer = Killer(stage, seed)
@@ -100,7 +100,7 @@ def test_a_failover_to_a_replica_that_lags_forgets_only_what_it_was_not_told(
         first = len(promises)
 
         def sent() -> list[int]:
-            # One more may be on its way.
+            # One more may be under way.
             return [n for n in range(first, len(promises) + 1) if shard_of(n) == shard]
 
         with stage.cut_off(shard):

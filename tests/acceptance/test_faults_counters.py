@@ -1,4 +1,4 @@
-"""The counters are those of a ledger that reads the log of Redis, whatever is killed or lost."""
+"""The counters are equal to counts from Redis' log of writes, despite kills and lost replies."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ pytestmark = pytest.mark.full
 
 KILLS = 25
 
-#: Calls whose reply is lost, one after the other.
+#: Calls whose replies are lost, one after the other.
 LOST = (
     *("leases/acquire", "leases/ack", "leases/replace", "leases/requeue", "leases/dead_letter"),
     *("schedule/add", "dispatch/promote", "schedule/push_ready"),
 )
-#: The log of all writes, in one piece.
+#: The log of all writes, in one file.
 WHOLE_LOG = {"appendfsync": "always", "options": {"auto-aof-rewrite-percentage": 0}}
 
 
 def check(stage: Stage) -> Counter[str]:
-    """Compare the counters with the ledger; return them."""
+    """Compare the counters with the counts from the log; return them."""
     stage.redis.close()
     stage.broker.stop()
     journal = Journal("celery").read(stage.broker.data_dir)
@@ -38,7 +38,7 @@ def check(stage: Stage) -> Counter[str]:
 
 
 def send(stage: Stage, stock: Producer, killer: Killer, number: int) -> None:
-    """Send a task of any kind, or what is none."""
+    """Send a task of any kind, or bytes that are no task."""
     producer, kind = stage.producer, number % 10
     if kind < 5:
         late = killer.random.random() * 3 if kind % 2 else None

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.full
 def test_stopped_and_killed_dispatchers_promote_each_entry_once(
     stage: Stage, passes: Passes, seed: int
 ) -> None:
-    """There is no worker: what is promoted stays in the ready list, where it is counted."""
+    """There is no worker: promoted tasks stay in the ready list, where the test counts them."""
     killer = Killer(stage, seed)
     dispatchers = stage.dispatchers(scaled(5, 20))
     ways = [killer.power_cut, lambda process: killer.stop(process, killer.random.random())]

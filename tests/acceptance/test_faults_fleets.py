@@ -1,9 +1,9 @@
-"""Fleets of dispatchers whose members are lost, come and go: nothing twice, nothing early.
+"""Fleets of dispatchers whose members are lost, join and leave: nothing twice, nothing early.
 
-In the long form nothing is late, either.
+In the long form no entry is late either.
 
-There is no worker: what is promoted stays in the ready list, and Redis notes when that was. The
-clocks of all members are minutes apart.
+There is no worker: promoted entries stay in the ready list, and Redis notes the time. The clocks of
+the members are minutes apart.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from tests.support.faults.stage import MakeStage, Passes, Stage
 
 pytestmark = pytest.mark.full
 
-#: Seconds by which an entry may be late where one dispatcher is lost. What the machine's own pauses
-#: explain is allowed beside it, but no more than :data:`LIMIT` in all.
+#: Highest lateness (seconds) if one dispatcher is lost. Pauses of the machine are allowed in
+#: addition, but not more than :data:`LIMIT` together.
 MOST, LIMIT = 0.5, 1.0
 
 #: Seconds in which entries are due.
@@ -40,7 +40,7 @@ Fleet = list[ManagedProcess]
 
 
 def fleet_of(stage: Stage, count: int, folder: Path) -> Fleet:
-    """Start dispatchers, in three groups with different clocks."""
+    """Start dispatchers in three groups with different clocks."""
     stage.redis.hset(Keys().queues, "celery", Layout(limits=Limits(history=1)).text)
     off = {"fast": 300, "slow": -300, "right": 0}
     groups = [
@@ -54,7 +54,7 @@ def fleet_of(stage: Stage, count: int, folder: Path) -> Fleet:
 
 
 def on_duty(stage: Stage, fleet: Fleet) -> ManagedProcess:
-    """Return the process of the dispatcher on duty, when one of the fleet has it."""
+    """Return the process of the dispatcher on duty, as soon as one of the fleet has the duty."""
     by_pid = {str(each.pid): each for each in fleet}
 
     def found() -> ManagedProcess | None:
@@ -67,7 +67,7 @@ def on_duty(stage: Stage, fleet: Fleet) -> ManagedProcess:
 
 
 def send(stage: Stage, pauses: Pauses) -> list[str]:
-    """Send tasks that are due one after the other, and count pauses from then on."""
+    """Send tasks that are due one after the other, and measure pauses from then on."""
     sent = stage.producer.send_spread(int(100 * SECONDS), "faults.work", 1.0, 1.0 + SECONDS)
     pauses.forget()
     return sent
@@ -88,7 +88,7 @@ def judge(
     killer: Killer,
     most: float = MOST,
 ) -> None:
-    """Let the rest be promoted, and see whether all was in time."""
+    """Let the remaining entries be promoted; check that none was late."""
     wait_until(lambda: not stage.redis.exists("{celery}:due"), TIMEOUT, "all is promoted")
     pause = pauses.longest
     stage.stop_processes()
@@ -97,7 +97,7 @@ def judge(
     verdict.notes["late"] = f"{late:.2f} s"
     verdict.notes["longest pause of the machine"] = f"{pause:.2f} s"
     passes(verdict)
-    if LONG:  # which has a machine of its own
+    if LONG:  # a soak has its own machine
         assert late < min(most + pause, LIMIT)
 
 
@@ -110,12 +110,12 @@ def test_losing_the_one_on_duty_again_and_again_costs_less_than_half_a_second(
     fleet = fleet_of(stage, scaled(3, 20), tmp_path)
     lose: Callable[[ManagedProcess], None] = {
         "killed": killer.power_cut,
-        # Longer than anyone waits for it.
+        # longer than other members wait for it
         "stopped": lambda process: killer.stop(process, 1.5),
     }[loss]
     sent = send(stage, pauses)
 
-    # On a slow machine all is promoted before a lost dispatcher is back.
+    # On a slow machine all entries are promoted before a lost dispatcher is back.
     while stage.redis.exists("{celery}:due") or len(set(killer.strikes)) < 2:
         killer.let_pass(0.3, 0.6)
         lost = on_duty(stage, fleet)
@@ -130,7 +130,7 @@ def test_losing_the_one_on_duty_again_and_again_costs_less_than_half_a_second(
 def test_members_that_come_and_go_each_second_promote_all_in_time(
     stage: Stage, passes: Passes, pauses: Pauses, tmp_path: Path, seed: int
 ) -> None:
-    """Nobody knows how many they are. One stays."""
+    """No member knows the size of the fleet. One member stays."""
     killer = Killer(stage, seed)
     _, *others = fleet_of(stage, scaled(4, 12), tmp_path)
     sent = send(stage, pauses)
@@ -152,7 +152,7 @@ def test_members_that_come_and_go_each_second_promote_all_in_time(
 def test_dispatchers_that_know_nothing_of_duty_do_no_harm(
     stage: Stage, passes: Passes, pauses: Pauses, tmp_path: Path, seed: int
 ) -> None:
-    """Two versions of the package in one fleet: some aim at each entry, whoever is on duty."""
+    """Two versions of the package in one fleet: some plan for each entry, even without the duty."""
     killer = Killer(stage, seed)
     fleet = [*fleet_of(stage, scaled(2, 6), tmp_path), *stage.dispatchers(2, module=EAGER)]
     sent = send(stage, pauses)
@@ -161,21 +161,21 @@ def test_dispatchers_that_know_nothing_of_duty_do_no_harm(
         killer.let_pass(0.3, 0.6)
         killer.strike(fleet, [killer.power_cut])
 
-    # Two may be lost in a row, before the second was found to be silent.
+    # Two members may be lost in a row before the second one counts as silent.
     judge(stage, passes, pauses, sent, killer, LIMIT)
 
 
 def test_redis_comes_back_with_all_due_at_once(
     make_stage: MakeStage, passes: Passes, tmp_path: Path
 ) -> None:
-    """The whole fleet finds them at the same moment."""
+    """The whole fleet finds the entries at the same moment."""
     stage = make_stage(broker_options={"appendfsync": "always"})
     fleet_of(stage, scaled(3, 20), tmp_path)
     began, first = time.monotonic(), scaled(6.0, 60.0)
     sent = stage.producer.send_spread(scaled(10_000, 100_000), "faults.work", first, first + 1)
 
     stage.broker.kill()
-    time.sleep(max(0.0, began + first + scaled(2.0, 60.0) - time.monotonic()))  # it is away
+    time.sleep(max(0.0, began + first + scaled(2.0, 60.0) - time.monotonic()))  # Redis is away
     stage.broker.start()
 
     wait_until(lambda: not stage.redis.exists("{celery}:due"), TIMEOUT, "all is promoted")

@@ -1,4 +1,4 @@
-"""Whatever takes long runs once: tasks, ETAs, and Redis being away while tasks run."""
+"""Long tasks, far ETAs and tasks during an outage of Redis run once."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.full
 def test_a_task_ten_times_as_long_as_the_lease_runs_once_in_every_pool(
     make_stage: MakeStage, passes: Passes
 ) -> None:
-    """Tasks that sleep and tasks that compute, each pool on a queue of its own."""
+    """Tasks that sleep and tasks that compute; each pool has its own queue."""
     stage = make_stage(lease=1.0)
     workers = [stage.start_worker(pool=pool, queues=[pool]) for pool in POOLS]
     for pool in POOLS:
@@ -32,14 +32,14 @@ def test_a_task_ten_times_as_long_as_the_lease_runs_once_in_every_pool(
     for worker in workers:
         worker.wait_ready()
     wait_until(lambda: "ready" not in stage.left(), what="all is held")
-    # It has nothing to do but to take what others lose.
+    # This worker only takes messages that others lose.
     stage.worker(pool="threads", queues=POOLS)
 
     passes(stage.verdict())
 
 
 def hangs(stage: Stage, _proxy: Proxy) -> AbstractContextManager[None]:
-    """Let the server stand still: connections stay open."""
+    """Stop the server; its connections stay open."""
     return stopped(stage.broker.pid)
 
 
@@ -53,7 +53,7 @@ def crashed(stage: Stage, _proxy: Proxy) -> Iterator[None]:
         stage.broker.start()
 
 
-#: How Redis is away; "silent": connections stay open and nothing passes, as with a firewall.
+#: Ways to lose Redis. "silent": connections stay open and pass nothing, as with a firewall.
 AWAY: dict[str, Away] = {
     "stopped": hangs,
     "refused": lambda _, proxy: proxy.away(),
@@ -66,7 +66,7 @@ AWAY: dict[str, Away] = {
 def test_redis_away_for_twice_the_lease_gives_no_running_task_to_others(
     make_stage: MakeStage, passes: Passes, name: str
 ) -> None:
-    """Some tasks end while Redis is away, some later; what waits in the workers is not lost."""
+    """Some tasks end while Redis is away, some later. Tasks that wait in workers are not lost."""
     stage = make_stage(lease=1.0, broker_options={"appendfsync": "always"})
     proxy = stage.proxy()
     for n in range(4):

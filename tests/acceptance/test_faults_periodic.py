@@ -1,4 +1,4 @@
-"""Workers are killed again and again: each tick runs once, in time, none is missed, none early."""
+"""Workers are killed repeatedly: each tick runs once and in time, none is missed, none is early."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ WORKERS = 3
 LEASE = 5.0
 PATIENCE = 300.0
 
-#: For how many seconds one of the workers acts on what it knew; longer than ticks are scheduled
-#: ahead, so that what it would do again has run by then.
+#: Seconds for which one worker acts on old data. This is longer than ticks are scheduled ahead, so
+#: every tick that it would repeat has run.
 LATE = 3.0
 
-#: Which of its looks are late: the first of so many.
+#: One of this many looks is late, the first one.
 LATE_OF = 3
 
-#: Seconds that a task takes of which no two are to run at once.
+#: Seconds of a task whose ticks must not run at the same time.
 BUSY = 0.2
 
 KEEP: dict[str, Any] = {"catch_up": "all", "catch_up_max": 1000}
 
-#: By how many seconds the clock of a worker is wrong.
+#: Seconds by which the clock of a worker is wrong.
 OFF = {"fast": 300, "slow": -300, "right": 0}
 
 pytestmark = pytest.mark.full
@@ -58,7 +58,7 @@ def app(make_app: MakeApp) -> Celery:
 
 
 class Runs:
-    """What ran of each tick: when it began, and on which worker."""
+    """The runs of each tick: when each began, and on which worker."""
 
     def __init__(self, diary: Diary) -> None:
         self.by_name: dict[str, dict[int, list[tuple[float, str]]]] = defaultdict(
@@ -81,7 +81,7 @@ class Runs:
         ]
 
     def side_by_side(self, name: str, kills: dict[str, list[float]]) -> list[tuple[float, float]]:
-        """Return when runs of an entry began while another of its ticks ran, which took BUSY."""
+        """Return when runs of an entry began while another tick ran, which took BUSY."""
         runs = sorted(run for runs in self.by_name[name].values() for run in runs)
         return [
             (at, later)
@@ -90,7 +90,7 @@ class Runs:
         ]
 
     def again_without_a_kill(self, kills: dict[str, list[float]]) -> list[tuple[str, int]]:
-        """Return ticks that ran again although nobody was killed who had begun with them."""
+        """Return ticks that ran again although no worker was killed that had begun them."""
         return [
             (name, tick)
             for name, ticks in self.by_name.items()
@@ -101,15 +101,15 @@ class Runs:
 
 
 def kill_now_and_then(workers: list[WorkerProcess], diary: Diary) -> dict[str, list[float]]:
-    """Kill one worker after the other, and return when which one was killed.
+    """Kill workers one after the other; return the times for each worker.
 
-    Another one is ready each time: while there is none nothing runs in time.
+    Another worker is ready each time, since ticks are late while no worker runs.
     """
     chance = random.Random(SEED)
     kills: dict[str, list[float]] = defaultdict(list)
     end = time.monotonic() + SECONDS
     while time.monotonic() < end or sum(len(each) for each in kills.values()) < SECONDS / 5:
-        time.sleep(chance.uniform(0.5, 2.5))  # it is to happen at any moment
+        time.sleep(chance.uniform(0.5, 2.5))  # at a random moment
         worker, other = chance.sample(workers, 2)
         other.wait_ready()
         worker.kill()
@@ -120,7 +120,7 @@ def kill_now_and_then(workers: list[WorkerProcess], diary: Diary) -> dict[str, l
 
 
 def due_until(entries: dict[str, Periodic], until: int) -> dict[str, list[int]]:
-    """Return the ticks of each entry that are due by then (ms)."""
+    """Return the ticks of each entry that are due until *until* (ms)."""
     return {
         name: [tick for tick in policy.upcoming(entry, 1000, timezone.utc) if tick <= until]
         for name, entry in entries.items()
@@ -128,7 +128,7 @@ def due_until(entries: dict[str, Periodic], until: int) -> dict[str, list[int]]:
 
 
 def wait_all_ran(delayq: DelayQ, diary: Diary, due: dict[str, list[int]]) -> Runs:
-    """Wait until all these ticks have run, end, and return what ran."""
+    """Wait until all these ticks have run, stop the workers, and return the runs."""
 
     def missing() -> dict[str, list[int]]:
         runs = Runs(diary)
@@ -143,7 +143,7 @@ def wait_all_ran(delayq: DelayQ, diary: Diary, due: dict[str, list[int]]) -> Run
 
 
 def wait_until_the_last(diary: Diary, name: str, tick: int) -> None:
-    """Wait until that tick of an entry has run, or one after it."""
+    """Wait until this tick of an entry, or a later one, has run."""
 
     def ran() -> list[int]:
         return Runs(diary).ticks(name)
@@ -152,7 +152,7 @@ def wait_until_the_last(diary: Diary, name: str, tick: int) -> None:
 
 
 def expect_each_once(runs: Runs, entries: dict[str, Periodic]) -> None:
-    """Expect that no tick is missing, and none is there that should not be."""
+    """Expect that each tick has run, and no other."""
     for name, entry in entries.items():
         ticks = runs.ticks(name)
         expected = policy.upcoming(entry, len(ticks), timezone.utc)
@@ -160,11 +160,11 @@ def expect_each_once(runs: Runs, entries: dict[str, Periodic]) -> None:
 
 
 def any_schedule(chance: random.Random) -> dict[str, Any]:
-    """Return schedule and time zone of an entry, one of all kinds that there are."""
+    """Return schedule and time zone of an entry, of a random kind."""
     every = chance.choice([2.0, 3.0, 5.0, 7.5, 11.0])
     secondly = f"FREQ=SECONDLY;INTERVAL={int(every)}"
     zone = chance.choice(["Europe/Berlin", "Asia/Tokyo"])
-    # Nothing in another zone.
+    # The current time in the entry's zone.
     now = datetime.now(ZoneInfo(zone))
     hours = ",".join(str((now.hour + n) % 24) for n in range(2))
     once = now + timedelta(seconds=chance.uniform(5, SECONDS))
@@ -182,7 +182,7 @@ def any_schedule(chance: random.Random) -> dict[str, Any]:
 
 @pytest.fixture
 def late(delayq_redis: RedisUnderTest) -> Iterator[str]:
-    """The URL of a broker that tells late, now and then, which entries are to be looked at."""
+    """The URL of a broker that sometimes delays the reply that names the due periodic entries."""
     with Proxy(delayq_redis.port) as proxy:
         for nth in range(1, int(SECONDS * 10), LATE_OF):
             proxy.on("periodic/claim_due", Fault.DELAY, nth=nth, seconds=LATE)
@@ -195,9 +195,9 @@ def test_killed_workers_fire_every_tick_once(
     late: str,
     delayq_worker: Callable[..., WorkerProcess],
 ) -> None:
-    """Also one that acts late on what it knew, when others have done that long ago."""
+    """One worker acts late on old data, when others have handled it long ago."""
     delayq, diary, chance = DelayQ.of(app), Diary(delayq_redis), random.Random(SEED)
-    # Before there is anything to be late with.
+    # Before there is old data.
     workers = [
         start(delayq_worker, delayq={"lease": LEASE}, **options)
         for options in ({"broker_url": late}, *[{}] * (WORKERS - 1))
@@ -213,7 +213,7 @@ def test_killed_workers_fire_every_tick_once(
 
     kills = kill_now_and_then(workers, diary)
     due = due_until(entries, int(diary.now() * 1000))
-    # Of these some are left out, where another one runs.
+    # Ticks of these are skipped while another one runs.
     alone = [name for name, entry in entries.items() if entry.definition.overlap != "allow"]
     possible = {name: (entries.pop(name), due.pop(name)) for name in alone}
     for name, (_, ticks) in possible.items():
@@ -237,7 +237,7 @@ def test_wrong_clocks_change_nothing(
     delayq_worker: Callable[..., WorkerProcess],
     tmp_path: Path,
 ) -> None:
-    """Whoever fires, and whatever its clock says, it is as Redis' clock says."""
+    """Any worker may fire, with any clock; Redis' clock decides."""
     delayq, diary = DelayQ.of(app), Diary(delayq_redis)
     kinds = {"interval": 0.5, "rule": rrule("FREQ=SECONDLY;INTERVAL=1"), "minute": crontab()}
     for name, schedule in kinds.items():
@@ -255,7 +255,7 @@ def test_wrong_clocks_change_nothing(
     for worker in workers:
         worker.wait_ready()
     due = due_until(entries, int(diary.now() * 1000) + scaled(3_000, 61_000))
-    # Of these one is left out where the one before it still runs.
+    # A tick of this entry is skipped while the one before it runs.
     single, possible = entries.pop("single"), due.pop("single")
 
     runs = wait_all_ran(delayq, diary, due)

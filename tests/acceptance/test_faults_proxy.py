@@ -1,4 +1,4 @@
-"""The proxy of the fault tests does what it says, to the call of its rule and to no other."""
+"""The proxy of the fault tests applies each fault to the call of its rule and to no other."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def proxy(delayq_redis: RedisUnderTest) -> Iterator[Proxy]:
 
 @pytest.fixture
 def client(proxy: Proxy) -> Iterator[Redis]:
-    """A client that repeats nothing by itself."""
+    """A client that repeats no call by itself."""
     with Redis(port=proxy.port, retry=Retry(NoBackoff(), 0), socket_timeout=5) as client:
         client.ping()
         yield client

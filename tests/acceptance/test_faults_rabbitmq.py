@@ -23,16 +23,16 @@ from tests.support.faults.stage import MakeStage, Passes, Stage
 SECOND = 1_000_000
 pytestmark = pytest.mark.full
 
-#: When RabbitMQ looks again for messages that were between two queues: its setting in ms, and
-#: within how many seconds of a restart they come in the long form. The second look comes after
-#: twice the setting; without the setting it is 180 s at least.
+#: RabbitMQ looks again for messages between two queues: its setting in ms, and the seconds after a
+#: restart within which they arrive in the long form. The second look comes after twice the setting;
+#: without the setting, after 180 s at least.
 CONFIRM_TIMEOUTS = {"recommended": (5000, 12), "default": (None, 370)}
 
 COUNT = 5000
 
 
 def are_moving(stage: Stage) -> bool:
-    """Return whether tasks have left the delay queues of the highest level there is."""
+    """Return whether tasks have left the delay queues of the highest level in use."""
     delays = (name.split(".")[-2] for name in stage.left() if ".delay." in name)
     return len({*delays}) > 1
 
@@ -47,8 +47,9 @@ def send_spread(stage: Stage, first: float) -> list[Promise]:
 
 
 def end_twice(stage: Stage, killer: Killer, end: str) -> None:
-    """End RabbitMQ and start it again; the second time, all that was due meanwhile is on its way
-    at once.
+    """End RabbitMQ and start it again, twice.
+
+    The second time, all tasks that were due meanwhile move at once.
     """
     wait_until(
         lambda: are_moving(stage), TIMEOUT, "the first ones have left their first delay queue"
@@ -60,9 +61,9 @@ def end_twice(stage: Stage, killer: Killer, end: str) -> None:
 
 
 def arrivals(stage: Stage, count: int, timeout: float) -> dict[str, int]:
-    """Return when each of so many messages came to the workers' queue, in microseconds.
+    """Return when each of *count* messages came to the workers' queue, in microseconds.
 
-    A worker would tell how busy it is.
+    Workers would add their own delay.
     """
     came: dict[str, int] = {}
     with Connection(stage.producer.app.conf.broker_url.removeprefix("delayq+")) as connection:
@@ -82,7 +83,7 @@ def arrivals(stage: Stage, count: int, timeout: float) -> dict[str, int]:
 
 
 def latest(promises: list[Promise], at_us: Mapping[str, int], up_us: int) -> float:
-    """Return by how many seconds a task was late at most, from *up_us* on."""
+    """Return the highest lateness of a task in seconds, counted from *up_us* at the earliest."""
     return max(at_us[key] - max(due, up_us) for key, due, *_ in promises if key in at_us) / SECOND
 
 
@@ -109,7 +110,7 @@ def test_tasks_between_delay_queues_arrive_soon_after_a_broker_that_ends(
     late = latest(promises, came, up_us)
     verdict.notes["latest after the restart"] = f"{late:.2f} s"
     passes(verdict)
-    if LONG:  # which has a machine of its own
+    if LONG:  # a soak has its own machine
         assert late < limit
 
 
@@ -141,9 +142,9 @@ def test_a_broker_that_ends_while_tasks_are_between_delay_queues_loses_none(
 def test_a_cluster_goes_on_while_each_node_is_killed_in_turn(
     make_stage: MakeStage, passes: Passes
 ) -> None:
-    """Each time it is the node that the workers or the producer are connected to.
+    """Each time the test kills the node to which the workers or the producer are connected.
 
-    The queue of tasks is a quorum queue, as delay queues are.
+    The queue of tasks is a quorum queue, like the delay queues.
     """
     stage = make_stage("rabbitmq", nodes=3, conf={"task_default_queue_type": "quorum"})
     killer = Killer(stage, SEED)
@@ -174,7 +175,7 @@ def test_a_cluster_goes_on_while_each_node_is_killed_in_turn(
 
 
 def wait_for_runs(stage: Stage, workers: list[WorkerProcess], count: int) -> None:
-    """Wait until so many more tasks have run."""
+    """Wait until *count* more tasks have run."""
     wanted = len(stage.ledger.finished()) + count
 
     def missing() -> str:
@@ -203,17 +204,17 @@ def node_in_use(stage: Stage, workers: list[WorkerProcess]) -> int:
 
 
 def incomplete(stage: Stage) -> dict[str, list[str]]:
-    """Return the quorum queues without all their members, and those that are there."""
+    """Return the quorum queues that lack members, and their present members."""
     queues = stage.broker.ask("GET", "queues")
     online = {each["name"]: each.get("online", []) for each in queues if each["type"] == "quorum"}
     return {name: members for name, members in online.items() if len(members) < 3}
 
 
 def move_what_is_stuck(stage: Stage) -> set[str]:
-    """Wait until all has run; return the delay queues that needed another leader for it.
+    """Wait until all tasks have run; return the delay queues that needed another leader.
 
-    After two elections in short succession RabbitMQ may not tell the process that sends on what a
-    delay queue has let go (its pull request 16203). The next leader starts one anew.
+    After two elections in short succession, RabbitMQ's sending process may not hear which messages
+    a delay queue has released (RabbitMQ pull request 16203). The next leader starts a new process.
     """
     moved = set()
     for _ in range(5):
@@ -231,7 +232,7 @@ def move_what_is_stuck(stage: Stage) -> set[str]:
 
 
 def test_five_delayed_retries_in_a_row_arrive(make_stage: MakeStage, passes: Passes) -> None:
-    """They wait in the same delay queues again, which RabbitMQ must not take for a circle."""
+    """They wait in the same delay queues again, which RabbitMQ must not see as a cycle."""
     stage = make_stage("rabbitmq")
     stage.worker()
     for countdown in (0.3, 0.8):

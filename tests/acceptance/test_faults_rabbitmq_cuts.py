@@ -25,8 +25,9 @@ FAULTS = (Fault.DROP_REQUEST, Fault.DROP_REPLY, Fault.STALL)
 
 
 def cut_everywhere(proxy: Proxy, call: Callable[[int], object], step: int) -> int:
-    """Repeat a call, cut *step* frames later each time at most, until it passes; return how often
-    it was cut.
+    """Repeat a call until it passes, with a cut at most *step* frames later each time.
+
+    Returns the number of cuts.
     """
     chosen = random.Random(SEED)
     cuts = 0
@@ -47,7 +48,7 @@ def cut_everywhere(proxy: Proxy, call: Callable[[int], object], step: int) -> in
 def test_a_publish_whose_connection_is_cut_at_any_frame_raised_or_is_stored(
     make_stage: MakeStage, passes: Passes, after: float | None
 ) -> None:
-    """kombu repeats those with an ETA; the others raise."""
+    """kombu repeats calls with an ETA; other calls raise."""
     stage = make_stage("rabbitmq")
     proxy = stage.proxy()
 
@@ -66,8 +67,8 @@ def test_a_publish_whose_connection_is_cut_at_any_frame_raised_or_is_stored(
     assert cuts > 10
 
 
-#: Where a worker's connections are cut: around a delivery, its acknowledgement, and the publish of
-#: a retry and its confirm; and anywhere, also while it connects again.
+#: Where a worker's connections are cut: at a delivery, at its acknowledgement, at the publish of a
+#: retry and at its confirm; and at any frame, also during a new connection.
 MOMENTS: list[tuple[str | bytes, Fault, int]] = [
     ("Basic.Deliver", Fault.DROP_REPLY, 3),
     ("Basic.Deliver", Fault.STALL, 8),
@@ -84,7 +85,7 @@ MOMENTS: list[tuple[str | bytes, Fault, int]] = [
 def test_a_worker_whose_connections_are_cut_at_any_frame_loses_nothing(
     make_stage: MakeStage, passes: Passes, pool: str
 ) -> None:
-    """Its tasks are sent again by RabbitMQ; a retry that was confirmed may be sent again, too."""
+    """RabbitMQ delivers its tasks again. A confirmed retry may also be sent again."""
     stage = make_stage("rabbitmq")
     proxy = stage.proxy()
     worker = stage.worker(through=proxy, pool=pool)
@@ -114,7 +115,7 @@ def wait_started(stage: Stage, keys: Collection[str]) -> None:
 def test_a_replay_whose_connection_is_cut_at_any_frame_loses_no_dead_letter(
     make_stage: MakeStage, passes: Passes
 ) -> None:
-    """One that returned is marked; one that raised may have been stored."""
+    """A replay that returned is marked. A replay that raised may have been stored."""
     stage = make_stage("rabbitmq")
     stage.worker(pool="threads")
     dead = stage.producer.send_many(80, "faults.work", after=3, queue="gone")
@@ -138,7 +139,7 @@ def test_a_replay_whose_connection_is_cut_at_any_frame_loses_no_dead_letter(
     cuts = cut_everywhere(proxy, replay, 30)
     delayq.dead_letters.replay_all(DeadFilter(), everything=True, queue="celery")
 
-    # Whatever was replayed twice runs twice.
+    # A task that was replayed twice runs twice.
     verdict = stage.verdict(rollback=Rollback(0, ()))
     verdict.notes["cuts"] = str(cuts)
     passes(verdict)
@@ -148,7 +149,7 @@ def test_a_replay_whose_connection_is_cut_at_any_frame_loses_no_dead_letter(
 def test_a_pool_of_threads_goes_on_after_each_cut_while_tasks_run(
     make_stage: MakeStage, passes: Passes
 ) -> None:
-    """Celery then has fewer messages sent ahead, and more again with each task that ends."""
+    """Celery then has a smaller prefetch count, which grows with each task that ends."""
     stage = make_stage("rabbitmq")
     proxy = stage.proxy()
     worker = stage.worker(through=proxy, pool="threads", concurrency=8)

@@ -1,4 +1,4 @@
-"""``kill -9`` of Redis while tasks are sent and run: what is lost is what Redis itself has lost."""
+"""``kill -9`` of Redis while tasks are sent and run: only data that Redis has lost are lost."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ PROBE = "probe"
 
 
 class Publisher:
-    """Publishes, and after each publish sets a probe in the broker to how many there were.
+    """Publishes tasks, and sets a probe in the broker to their number after each publish.
 
-    What Redis has of the probe after a crash tells how far it remembers, as long as nothing more
-    is published until it is asked: :attr:`held` sees to that.
+    The probe after a crash shows which publishes Redis remembers, if no publish follows before it
+    is read. :attr:`held` prevents such a publish.
     """
 
     def __init__(self, stage: Stage) -> None:
@@ -31,7 +31,7 @@ class Publisher:
         self._sent: list[tuple[str, int]] = []
 
     def send(self, number: int) -> None:
-        """Send a task; every other one has an ETA within two seconds."""
+        """Send a task; every second one has an ETA within two seconds."""
         producer = self._stage.producer
         after = number % 20 / 10 if number % 2 else None
         with self.held:
@@ -42,7 +42,7 @@ class Publisher:
                     self._stage.redis.set(PROBE, len(self._sent))
 
     def rollback(self) -> Rollback:
-        """Return what Redis has forgotten."""
+        """Return the data that Redis has lost."""
         known = int(self._stage.redis.get(PROBE) or 0)
         return Rollback(
             since_us=self._sent[known - 1][1] if known else 0,
@@ -76,7 +76,7 @@ def test_with_appendfsync_always_nothing_is_lost_and_nothing_runs_twice(
 def test_with_less_persistence_redis_loses_no_more_than_it_forgets(
     make_stage: MakeStage, passes: Passes, persistence: str, seed: int
 ) -> None:
-    """Without a log, Redis comes back as it was when it last wrote a snapshot."""
+    """Without a log, Redis starts with the data of its last snapshot."""
     log = {"everysec": {"appendfsync": "everysec"}, "none": {"appendonly": False}}
     stage = make_stage(broker_options=log[persistence])
     killer = Killer(stage, seed)

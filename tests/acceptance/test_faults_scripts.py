@@ -1,4 +1,4 @@
-"""Between any two steps: faults and kills right before and right after each script."""
+"""Faults and kills directly before and after each script."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from tests.support.proxy import Fault, Proxy
 
 Step = Callable[[], None]
 
-#: Seconds for which a reply is late.
+#: Seconds by which a reply is late.
 STALL = 0.3
 
 
 @dataclass
 class Traffic:
-    """Gives a process behind a proxy something to do, step by step more unusual.
+    """Gives work to a process behind a proxy; each step is more unusual than the last.
 
     Parameters
     ----------
     victim
-        The worker or dispatcher behind *proxy*; it is started again whenever it has ended.
+        The worker or dispatcher behind *proxy*. It is started again whenever it has ended.
     worker
-        Who runs the tasks: the victim, or another one.
+        The worker that runs the tasks: the victim, or another one.
     """
 
     stage: Stage
@@ -48,7 +48,7 @@ class Traffic:
         self._stock = self.stage.new_producer(stock=True)
 
     def steps(self, script: str = "") -> list[Step]:
-        """Return what may be done, first what makes the worker call *script*."""
+        """Return the steps; the first one makes the worker call *script*."""
         rare = {
             "leases/extend": self.hold,
             "leases/requeue": self.term,
@@ -57,12 +57,12 @@ class Traffic:
         return [rare, *(s for s in (self.load, self.cut, self.crash, self.term) if s != rare)]
 
     def load(self) -> None:
-        """Tasks of all kinds, of stock producers too, and messages that are none."""
+        """Send tasks of all kinds, also of stock producers, and bytes that are no message."""
         send = self.stage.producer.send
         for n in range(4):
             send("faults.work", 0.02)
             send("faults.work", 0.02, after=0.1 + 0.1 * n)
-            # Longer than any stall: what is sent again after its entry has run would run again.
+            # Longer than any stall: a call that is repeated after its entry has run runs it again.
             send("faults.relay", n % 2)
         for _ in range(2):
             send("faults.flaky", 0.2)
@@ -70,22 +70,22 @@ class Traffic:
             self.stage.redis.lpush("celery", b"no message")
 
     def hold(self) -> None:
-        """Tasks that are held for a part of a lease."""
+        """Send tasks that run for a part of a lease."""
         self.stage.producer.send_many(2, "faults.work", self.stage.lease / 2)
 
     def cut(self) -> None:
-        """Tasks, and all connections cut while they run."""
+        """Send tasks, and cut all connections while they run."""
         self.load()
         self.proxy.cut_all()
 
     def crash(self) -> None:
-        """Tasks, and a kill of their worker while they run."""
+        """Send tasks, and kill their worker while they run."""
         self._fill()
         self.killer.power_cut(self.worker)
         self.replay_in_place()
 
     def term(self) -> None:
-        """More tasks than the worker can begin before it is to stop."""
+        """Send more tasks than the worker can start before its stop."""
         self._fill()
         self.worker.term()
         with suppress(ProcessFailed):
@@ -93,23 +93,23 @@ class Traffic:
         self.replay_in_place()
 
     def _fill(self) -> None:
-        """Give the worker more than it can do at once, and wait until it has taken it."""
+        """Send the worker more tasks than it can run at once, and wait until it has leased them."""
         keys = set(self.stage.producer.send_many(20, "faults.work", 0.1))
         self.stage.wait_for(lambda: len(keys & self.stage.left().get("leased", set())) > 3, 20)
 
     def kill_victim(self) -> None:
-        """Kill the process at once; `replay` waits for its end."""
+        """Kill the process; `replay` waits for its end."""
         self._killed = self.victim.pid
         self.killer.kill_at_once(self.victim)
 
     def hit(self, script: str, fault: Fault, nth: int, *, kill: bool = False) -> None:
         """Do one step after the other until *fault* has hit a call of *script*.
 
-        With *kill* the victim is killed at that moment; it is alive again afterwards.
+        With *kill* the victim is killed at that moment, and started again.
         """
         then = {"then": self.kill_victim} if kill else {}
         rule = self.proxy.on(script, fault, nth=nth, seconds=STALL, **then)
-        # On a slow machine a step may come too late for what it is to bring about.
+        # On a slow machine a step may come too late for its effect.
         for step in 3 * self.steps(script):
             step()
             self.stage.wait_for(lambda: rule.fired.is_set() or self.stage.finished(), TIMEOUT)
@@ -122,13 +122,13 @@ class Traffic:
         raise AssertionError(f"{script} was not called {nth} times")
 
     def verdict(self) -> Verdict:
-        """Let everything come to its end, and judge."""
+        """Wait for the end of all tasks, and judge."""
         verdict = self.stage.verdict()
         verdict.notes["hit"] = "; ".join(self.hits)
         return verdict
 
     def replay_in_place(self) -> None:
-        """Start who has ended; the victim may be killed at its start, too."""
+        """Start the ended process again; the victim may also be killed at its start."""
         while True:
             killed, self._killed = self._killed, None
             if killed == self.victim.pid:
@@ -142,7 +142,7 @@ class Traffic:
 
 pytestmark = pytest.mark.full
 
-#: What each process calls while tasks are sent and run; the tests see to it that none is missing.
+#: Scripts that each process calls while tasks are sent and run. Tests check that none is missing.
 CALLED_BY = {
     "worker": (
         "leases/ack",
@@ -169,7 +169,7 @@ CALLED_BY = {
     ),
     "producer": ("schedule/push_ready", "schedule/add"),
 }
-#: Called once in a while.
+#: Scripts that are called rarely.
 RARE = {
     "dispatch/next_queue",
     "leases/extend",
@@ -179,7 +179,7 @@ RARE = {
     "leases/replace",
     "repair/types",
 }
-#: Called when a lease has ended, and not before.
+#: Scripts that are called only when a lease has ended.
 SLOW = {"leases/reclaim_expired"}
 CALLS = [(who, name) for who in ("worker", "dispatcher") for name in CALLED_BY[who]]
 ROUNDS = scaled(1, 4)
@@ -188,7 +188,7 @@ a_call = pytest.mark.parametrize(("who", "name"), CALLS, ids=[f"{w}-{n}" for w, 
 
 
 def traffic_of(make_stage: MakeStage, who: str, seed: int) -> Traffic:
-    """Put one process behind a proxy: a worker, or a dispatcher beside a worker that has none."""
+    """Put one process behind a proxy: a worker, or a dispatcher beside a worker without one."""
     alone = who == "worker"
     stage = make_stage(lease=1.5, delayq={"dispatch": alone, "block_timeout": 0.1})
     proxy = stage.proxy()
@@ -198,7 +198,7 @@ def traffic_of(make_stage: MakeStage, who: str, seed: int) -> Traffic:
 
 
 def turns(name: str) -> Iterator[int]:
-    """Yield which of the next calls is to be hit."""
+    """Yield the numbers of the next calls to hit."""
     chosen = random.Random(f"{SEED} {name}")
     while True:
         yield 1 if name in RARE else chosen.randint(1, 3)
@@ -213,10 +213,10 @@ def test_every_script_that_is_called_is_listed_here(
         step()
     passes(traffic.stage.verdict())
 
-    # Once in ten seconds, and nothing of it is a task that may run: see
-    # tests/lua/deadletters/test_trim.py and tests/lua/periodic/test_announce_version.py; the audit
-    # reads only. And once at the start, to read only; or at the end, where it is a hint; or where a
-    # look at ready lists happens to find something.
+    # Left out, because no task may run in their call: scripts that run once in ten seconds (see
+    # tests/lua/deadletters/test_trim.py and tests/lua/periodic/test_announce_version.py), scripts
+    # of the audit or at the start that only read, hints at the end, and looks at ready lists that
+    # happen to find messages.
     known = set(scripts.names()) - {
         "deadletters/trim",
         "dispatch/planned_looks",
@@ -232,9 +232,9 @@ def test_every_script_that_is_called_is_listed_here(
 def test_faults_and_kills_at_a_script_lose_nothing_and_repeat_nothing_else(
     make_stage: MakeStage, passes: Passes, who: str, name: str
 ) -> None:
-    """First a connection fails there, then the process is killed there.
+    """First a connection fails at the script, then the process is killed there.
 
-    Before the request has reached Redis, and after Redis has executed it.
+    Each happens before the request has reached Redis, and after Redis has run it.
     """
     traffic = traffic_of(make_stage, who, SEED)
     turn = turns(name)
@@ -253,7 +253,7 @@ def test_faults_and_kills_at_a_script_lose_nothing_and_repeat_nothing_else(
 def test_a_fault_on_the_way_of_a_publish_loses_nothing(
     make_stage: MakeStage, passes: Passes, name: str
 ) -> None:
-    """What has an ETA is sent again until it is there, and is there once."""
+    """A call with an ETA is repeated until the task is stored, and it is stored once."""
     stage = make_stage()
     stage.worker(pool="threads")
     proxy = stage.proxy()

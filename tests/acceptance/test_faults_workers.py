@@ -1,4 +1,4 @@
-"""``kill -9`` of workers: nothing is lost, and what they held runs again."""
+"""``kill -9`` of workers: no task is lost, and leased tasks run again."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.full
 def test_killing_workers_under_load_loses_nothing(
     make_stage: MakeStage, passes: Passes, seed: int, arriving: str, broker: str
 ) -> None:
-    """Either worker may be hit: as by a power cut, or its main process alone."""
+    """Either worker may be hit: as by a power cut, or only its main process."""
     stage = make_stage(broker, **BROKERS[broker])
     killer = Killer(stage, seed)
     workers = stage.workers(2)
@@ -54,7 +54,7 @@ def test_killing_workers_under_load_loses_nothing(
 def test_killing_the_children_of_a_pool_and_stopping_workers_loses_nothing(
     make_stage: MakeStage, passes: Passes, seed: int, broker: str
 ) -> None:
-    """A stop is shorter than a lease and costs nothing. Celery misses a dead child after 10 s."""
+    """A stop is shorter than a lease and has no effect. Celery misses a dead child after 10 s."""
     stage = make_stage(broker, **BROKERS[broker])
     killer = Killer(stage, seed)
     workers = stage.workers(2)
@@ -72,19 +72,19 @@ def test_killing_the_children_of_a_pool_and_stopping_workers_loses_nothing(
 def test_what_a_killed_worker_held_runs_again_within_its_lease(
     stage: Stage, passes: Passes
 ) -> None:
-    """Another worker lives. In the long form, what was only scheduled is at most a second late."""
+    """Another worker lives. In the long form, scheduled tasks are at most one second late."""
     doomed = stage.worker(concurrency=2, env=HANGING)
     keys = set(stage.producer.send_many(8, "faults.hang"))
     wait_until(lambda: len(stage.ledger.starts()) == 2, what="two of them run")
     stage.worker(concurrency=4)
-    # The other worker runs at once what the first one has not taken.
+    # The other worker runs at once the tasks that the first one has not leased.
     wait_until(lambda: "ready" not in stage.left(), what="all has been taken")
     held = keys - stage.ledger.finished()
     scheduled = [stage.producer.send("faults.work", after=0.5 + 0.1 * n) for n in range(40)]
     killer = Killer(stage)
     killer.let_pass(0.3, 1.0)
 
-    # A child that lived on would go on with what it runs.
+    # A child that lived on would finish its task.
     killer.power_cut(doomed)
 
     wait_until(lambda: stage.finished(held), TIMEOUT, "what it held has run")
@@ -97,7 +97,7 @@ def test_what_a_killed_worker_held_runs_again_within_its_lease(
     verdict.notes = {"back": f"{max(back):.2f} s", "late": f"{max(late):.2f} s"}
     passes(verdict)
     assert max(back) > 0, back
-    if LONG:  # which has a machine of its own
+    if LONG:  # a soak has its own machine
         assert max(back) <= stage.lease + 2, back
         assert max(late) <= 1, late
 

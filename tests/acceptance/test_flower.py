@@ -1,4 +1,4 @@
-"""Flower, as it comes, on an app with delayed tasks: what a reader sees in a real browser."""
+"""Unmodified Flower on an app with delayed tasks: its pages in a real browser."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.full
 APPS = Path(__file__).parents[1] / "apps"
 Workers = Callable[..., WorkerProcess]
 
-#: The rows below the caption of a table on the page of a worker: what each cell shows.
+#: Rows of the table below a caption on a worker's page: the text of each cell.
 ROWS = """
 [...document.querySelectorAll('caption')].filter(each => each.textContent.includes(%r))
   .flatMap(each => [...each.parentElement.querySelectorAll('tbody tr')])
@@ -49,7 +49,7 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def rabbitmq(kind: str, request: pytest.FixtureRequest) -> EmbeddedRabbitMQ | None:
-    """The RabbitMQ of the tests, with an account of a secret password."""
+    """The RabbitMQ of the tests, with an account whose password is secret."""
     if kind != "rabbitmq":
         return None
     server: EmbeddedRabbitMQ = request.getfixturevalue("delayq_rabbitmq_server")
@@ -87,7 +87,7 @@ def app(make_app: MakeApp, broker: str, server: EmbeddedRedis) -> Celery:
 def flower(
     broker: str, server: EmbeddedRedis, rabbitmq: EmbeddedRabbitMQ | None, tmp_path: Path
 ) -> Iterator[str]:
-    """URL of a Flower that is up."""
+    """The URL of a running Flower."""
     port = free_port()
     command = [sys.executable, "-m", "celery", "-A", "flower_tasks:app", "flower"]
     command += ["--address=127.0.0.1", f"--port={port}"]
@@ -148,7 +148,7 @@ def test_the_pages_of_workers_and_tasks_show_a_delayed_task_that_was_run(
 
     browser.open(f"{flower}/tasks")
     browser.wait_for("document.querySelectorAll('#tasks-table tbody td:nth-child(2)').length === 2")
-    # Its cell holds the id in full and, for the eye, in short.
+    # The cell has the full id and shows a short one.
     tasks = {row["uuid"][: len(late.id)]: row for row in browser.rows("tasks-table")}
     assert set(tasks) == {late.id, soon.id}
     for task in tasks.values():
@@ -164,10 +164,10 @@ def test_the_pages_of_workers_and_tasks_show_a_delayed_task_that_was_run(
 
 
 def wait_for_ready(browser: Browser, flower: str, number: str) -> None:
-    """Wait until the page of the broker shows so many ready messages of the one queue."""
+    """Wait until the broker's page shows *number* ready messages of the one queue."""
 
     def shown() -> bool:
-        # RabbitMQ's management API counts every five seconds; before, it says nothing of a queue.
+        # RabbitMQ's management API counts every five seconds. Before, it does not list a new queue.
         browser.open(f"{flower}/broker")
         [queue] = browser.rows("queue-table")
         return (queue["queue"], queue["messages"]) == ("celery", number)
@@ -198,7 +198,7 @@ def test_the_page_of_the_broker_counts_what_is_ready(
     screenshot(browser, tmp_path / "broker.png")
 
     if rabbitmq is not None:
-        # Flower shows queues that workers consume. The others are on RabbitMQ's own pages.
+        # Flower shows queues that workers consume. Other queues are on RabbitMQ's own pages.
         pages = rabbitmq.api_url().replace("guest:guest@", "").removesuffix("api/")
         browser.open(pages)
         browser.wait_for("document.querySelector('input[type=submit]') !== null")
@@ -233,7 +233,7 @@ def test_the_page_of_a_worker_shows_the_schedule(
     assert app.AsyncResult("UA 1545").get(timeout=TIMEOUT) == "UA 1545 boarded"
 
     def shown() -> bool:
-        # Flower shows what it knows, and asks the worker for each list of the next time.
+        # Flower shows its current data, and asks the worker for each list for the next time.
         browser.open(page)
         browser.evaluate("document.querySelector('#worker-tab-tasks').click()")
         return (

@@ -1,4 +1,4 @@
-"""80 messages of 6 MB hold Redis no longer at a time than one of them does, on their whole way."""
+"""80 messages of 6 MB block Redis no longer at a time than one of them does."""
 
 from __future__ import annotations
 
@@ -22,31 +22,31 @@ from tests.integration.conftest import MakeApp
 from tests.support import TIMEOUT
 from tests.support.scene import start_worker
 
-#: It measures what calls take.
+#: The test measures the time of calls.
 pytestmark = pytest.mark.nightly
 
 
-#: How many messages there are, and how many characters are in each: in base64 they have 6 MB.
+#: Number of messages, and characters of each: in base64 they have 6 MB.
 COUNT, SIZE = 80, 4_500_000
 
-#: How much longer than the longest with one message a call may take. One that takes all takes 80
-#: times as long; one that takes one waits for the processors of a test machine, too.
+#: Most time of a call, relative to the longest call with one message. A call that takes all
+#: messages takes 80 times as long. A call that takes one may wait for a busy processor.
 FACTOR = 16
 
-#: How often all is gone through before a call counts as long.
+#: Number of repeats before a call counts as long.
 TRIES = 3
 
 #: Seconds.
 LEASE = 2.0
 
-#: A worker that has tasks waiting asks for more when half of this is free.
+#: A worker with waiting tasks asks for more when half of this is free.
 PREFETCH = 8 * COUNT
 
 StartWorker = Callable[..., WorkerProcess]
 
 
 class Way:
-    """The whole way of so many messages, with real workers.
+    """All steps of some messages, with real workers.
 
     Parameters
     ----------
@@ -76,7 +76,7 @@ class Way:
         assert self.delayq.replay_all(DeadFilter("celery")).done == self.count
         with self.holding() as killed:
             killed.kill()
-        # What a process held that has ended goes back by leases/requeue.lua.
+        # Messages of an ended process go back by leases/requeue.lua.
         assert [*to_stock(self.app)][-1].ready == self.count
         assert self.ready() == self.count
 
@@ -91,7 +91,7 @@ class Way:
 
     @contextmanager
     def holding(self) -> Iterator[WorkerProcess]:
-        """A worker that has taken all, and runs the first one."""
+        """Yield a worker that has leased all messages, and runs the first one."""
         with self.worker(HOLD="1") as worker:
             wait_until(lambda: self.held() == self.count, timeout=TIMEOUT, what="it holds all")
             yield worker
@@ -114,7 +114,7 @@ class Way:
 
 
 def durations(client: Redis) -> Counter[str]:
-    """Return the longest call of each script and command since the last time, in µs."""
+    """Return the longest call of each script and command since the last read, in µs."""
     known = [scripts.load(name) for name in scripts.names()]
     # Redis keeps the first characters of a source.
     names = {first: each.name for each in known for first in (each.sha, each.source[:40])}
@@ -137,7 +137,7 @@ def test_no_call_takes_much_longer_than_with_one_message(
 
     def longest(count: int) -> Counter[str]:
         client.flushall()
-        durations(client)  # of what that took
+        durations(client)  # drops the calls so far
         Way(app, client, delayq_worker, count).go()
         return durations(client)
 
@@ -153,6 +153,7 @@ def test_no_call_takes_much_longer_than_with_one_message(
     } <= many.keys()
     for _ in range(TRIES - 1):
         if max(many.values()) > FACTOR * max(one.values()):
-            # A call waited for a processor, or takes too many messages: that would come again.
+            # A long call waited for a processor, or takes too many messages, which would happen
+            # again.
             many &= longest(COUNT)
     assert max(many.values()) <= FACTOR * max(one.values()), (one, many)

@@ -1,4 +1,4 @@
-"""A real Prometheus and Alertmanager beside a real app: each alert, and each panel."""
+"""A real Prometheus and Alertmanager with a real app: each alert, and each panel."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from tests.support import TIMEOUT
 from tests.support.faults.clocks import wrong_clock
 from tests.support.monitored import FOR, INTERVAL, ROOT, Monitored, alerts, draw, need_prometheus
 
-#: Rules that wait for seconds fire on a busy machine, too.
+#: Rules that wait for seconds also fire on a busy machine.
 pytestmark = pytest.mark.nightly
 
 
 @pytest.fixture
 def clock(tmp_path: Path) -> Path:
-    """A file with the time by which the clock of the second exporter is wrong."""
+    """A file with the error of the second exporter's clock."""
     path = tmp_path / "clock"
     path.write_text("+0s\n")
     return path
@@ -32,7 +32,7 @@ def clock(tmp_path: Path) -> Path:
 def monitored(tmp_path: Path, clock: Path) -> Iterator[Monitored]:
     need_prometheus()
     skewed = wrong_clock(0, tmp_path / "imported")
-    del skewed["FAKETIME"]  # it would go before the file
+    del skewed["FAKETIME"]  # the variable would have priority over the file
     skewed |= {"FAKETIME_TIMESTAMP_FILE": str(clock), "FAKETIME_NO_CACHE": "1"}
     with Monitored(tmp_path, skewed) as monitored:
         yield monitored
@@ -72,7 +72,7 @@ def test_each_alert_fires_and_clears_and_each_panel_has_values(
 
     def all_have_values() -> bool:
         next(load)
-        # How many are ready of each task is counted now and then: there must be some.
+        # Ready messages of each task are counted from time to time: there must be some.
         for _ in range(30 - monitored.client.llen("celery")):
             send("shop.remind", (0.05,))
         left[:] = [each for each in left if not any(map(math.isfinite, monitored.values(each)))]
@@ -105,7 +105,7 @@ def test_each_alert_fires_and_clears_and_each_panel_has_values(
             lambda: f"{wanted - {*monitored.resolved}} to clear",
         )
 
-    # When nobody consumes a queue, a task fails, Redis is almost full, and a clock is wrong.
+    # When no worker consumes a queue, a task fails, Redis is almost full, and a clock is wrong.
     send("shop.remind", queue="mail", countdown=0.1)
     send("shop.pay")
     used = monitored.client.info("memory")["used_memory"]
@@ -131,8 +131,8 @@ def test_each_alert_fires_and_clears_and_each_panel_has_values(
     monitored.redis.restart()
     expect_cleared("Down")
 
-    # Then each of them fired in time by Prometheus' own clock, from when its expression was true
-    # and stayed so: on a busy machine a single scrape may fail.
+    # Then each alert fired in time by Prometheus' own clock, counted from when its expression
+    # became true and stayed true. On a busy machine a single scrape may fail.
     assert {*monitored.fired} == {*known}
     missed = max(monitored.values("prometheus_rule_group_iterations_missed_total"), default=0)
     for name, expression in known.items():

@@ -21,11 +21,11 @@ pytestmark = pytest.mark.full
 
 StartWorker = Callable[..., WorkerProcess]
 
-#: 10,000 are what the policy was promised for: `python -m tests.soak`.
+#: The policy is promised for 10,000 tasks: `python -m tests.soak`.
 COUNT = scaled(2_000, 10_000)
 #: Pools of the workers that share the queue.
 RUN_ON = scaled(("solo", "threads"), POOLS)
-#: Seconds for all of them.
+#: Seconds for all tasks.
 PATIENCE = scaled(400, 1800)
 
 
@@ -42,7 +42,7 @@ def publish(app: Celery, patterns: list[Pattern]) -> None:
 
 
 def attempts(scene: Scene) -> dict[str, list[tuple[int, float]]]:
-    """Return of each task its attempts as they began: retries, and when (ms)."""
+    """Return the attempts of each task in their order: number of retries, and start (ms)."""
     found: dict[str, list[tuple[int, float]]] = defaultdict(list)
     for line in scene.client.lrange("attempts", 0, -1):
         id, retries, at = line.decode().split(" ")
@@ -51,20 +51,20 @@ def attempts(scene: Scene) -> dict[str, list[tuple[int, float]]]:
 
 
 def wait_settled(scene: Scene, total: int) -> None:
-    """Wait until nothing is left in any place but dead letters, and no attempt was made since."""
+    """Wait until only dead letters are left, and no attempt has begun since."""
     before = 0
 
     def settled() -> bool:
         nonlocal before
         known, before = before, scene.client.llen("attempts")
-        # A message may move to where it is not looked for any more.
+        # A message may move to a place that was read already.
         return bool(known == before and not scene.client.llen("celery") and not scene.left())
 
     wait_until(settled, PATIENCE, lambda: f"{total} attempts; {before} so far", interval=0.2)
 
 
 def wrong(fate: Fate, seen: list[tuple[int, float]], is_dead: bool) -> str:
-    """Return what is not as it was promised, "" for nothing."""
+    """Return the difference from the promised outcome, "" for none."""
     if [retries for retries, _ in seen] != list(range(fate.attempts)):
         return f"attempts {[retries for retries, _ in seen]}"
     if is_dead == fate.done:
