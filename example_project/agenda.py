@@ -1,4 +1,4 @@
-"""Looking at what waits and what ran: ``delayq.count``, ``list``, ``stats`` and ``history``."""
+"""Read waiting and finished tasks: ``delayq.count``, ``list``, ``stats`` and ``history``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from example_project.settings import is_on_rabbitmq
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """How many reminders of a kind wait, in total and per part of the day, and the next of them."""
+    """The waiting reminders of a kind, in total and per part of the day, and the next one."""
 
     kind: str
     parts: Sequence[int]
@@ -25,16 +25,16 @@ class Line:
 
 
 def waiting() -> Waiting:
-    """Ask the broker what waits, reminders and webhooks."""
+    """Count waiting reminders and webhooks in the broker."""
     stats = delayq.stats()
-    # RabbitMQ does not say what workers hold.
+    # RabbitMQ does not count leased messages.
     return Waiting(stats.scheduled, stats.ready, stats.leased or 0, stats.dead)
 
 
 def ready_ms() -> dict[str, int]:
-    """Give when each task that ran had become ready, in ms since 1970 by Redis' clock, by id.
+    """Return by id when each finished task had become ready, in ms since 1970 by Redis' clock.
 
-    Nothing on RabbitMQ, which has no history.
+    Empty on RabbitMQ, which has no history.
     """
     if is_on_rabbitmq():
         return {}
@@ -42,7 +42,7 @@ def ready_ms() -> dict[str, int]:
 
 
 def agenda(clock: CompressedClock, hours: Sequence[int]) -> Iterator[Line]:
-    """Count what waits between each two of `hours` after the day has begun, for each kind."""
+    """Count the reminders of each kind that are due between two `hours` after the day's begin."""
     edges = [as_datetime(clock.real_ms(clock.begins + timedelta(hours=hour))) for hour in hours]
     for kind, task in TASKS.items():
         parts = [_count(task.name, *part) for part in pairwise(edges)]
@@ -52,6 +52,6 @@ def agenda(clock: CompressedClock, hours: Sequence[int]) -> Iterator[Line]:
 
 
 def _count(task: str, due_from: datetime, due_to: datetime) -> int:
-    # Both ends are included: what is due at `due_to` is of the next part.
+    # Both ends are included: a reminder due at `due_to` belongs to the next part.
     before = due_to - timedelta(milliseconds=1)
     return delayq.count(task=task, due_from=due_from, due_to=before)

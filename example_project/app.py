@@ -1,4 +1,4 @@
-"""The Celery app, as any project has it; `DelayQ` and the broker URL are all that is added."""
+"""The Celery app, as in any project. Only `DelayQ` and the broker URL are added."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ app.conf.update(
     task_ignore_result=True,
     worker_send_task_events=True,
     task_send_sent_event=True,
-    # It says when each reminder became ready: what is late before that is the dispatcher's.
+    # The history has the time when a reminder became ready: earlier lateness is the dispatcher's.
     broker_transport_options={"delayq": {} if is_on_rabbitmq() else {"history": 100_000}},
-    # A worker takes what it can start at once: webhooks that it took before a reminder was due
-    # would come first.
+    # A worker takes only tasks that it can start at once. Otherwise webhooks that it has taken
+    # would run before a reminder that becomes due.
     worker_prefetch_multiplier=1,
-    # What `delayq.context` has bound, here the flight, stands in the lines that a webhook logs.
+    # The values of `delayq.context`, here the flight, are in the log lines of a webhook.
     worker_log_format="[%(asctime)s: %(levelname)s/%(processName)s] %(message)s %(delayq_context)s",
 )
 delayq = DelayQ(
@@ -31,7 +31,7 @@ delayq = DelayQ(
     webhook=Webhook(
         allow=["127.0.0.1:*"],
         secret=webhook_secret(),
-        # The receiver is on this machine. One on the Internet needs `allow` alone.
+        # The receiver is on this machine. A receiver on the Internet only needs `allow`.
         allow_http=True,
         allow_networks=["127.0.0.0/8"],
     ),

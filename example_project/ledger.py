@@ -1,4 +1,4 @@
-"""The sums: what was published against what ran. Policy only; `records` keeps both in Redis."""
+"""Compare published tasks with their runs. Policy only; `records` keeps both in Redis."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Action = Literal["move", "cancel"]
 
 
 class Part(str, Enum):
-    """A part of how late a task starts; the value says from when to when."""
+    """A part of a task's lateness; the value says from when to when."""
 
     DISPATCH = "due to ready: the dispatcher"
     WAIT = "ready to start: a free thread"
@@ -24,9 +24,9 @@ class Part(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """A task as it was published: due at `eta_ms`; `published_ms` is when Redis had it.
+    """A published task: due at `eta_ms`; `published_ms` is when Redis had it.
 
-    All times are milliseconds since 1970 by the clock of Redis.
+    All times are milliseconds since 1970 by Redis' clock.
     """
 
     task_id: str
@@ -37,9 +37,9 @@ class Published:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A task was to be moved to `eta_ms`, or cancelled; `made_ms` is when the answer had come.
+    """A request to move a task to `eta_ms`, or to cancel it; `made_ms` is the time of the answer.
 
-    `outcome` is what `celery_delayq` answered: the value of an `Outcome`.
+    `outcome` is the answer of `celery_delayq`: the value of an `Outcome`.
     """
 
     task_id: str
@@ -50,13 +50,13 @@ class Change:
 
     @property
     def done(self) -> bool:
-        """Whether it was made; else it came too late."""
+        """Whether the change was made; else it came too late."""
         return self.outcome == Outcome.DONE
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One start of a task at `started_ms`; `eta_ms` is the ETA that the task itself was told."""
+    """One start of a task at `started_ms`; `eta_ms` is the ETA in the task's request."""
 
     task_id: str
     eta_ms: int | None
@@ -65,10 +65,10 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Books:
-    """All that was written down, and by task id when each that ran had become ready.
+    """All records, and by task id when each task that ran had become ready.
 
-    `set_aside` are the ids of tasks that came although they had been moved or cancelled; `None`
-    where the broker itself makes the changes.
+    `set_aside` are the ids of tasks that came although they had been moved or cancelled. `None` if
+    the broker itself makes the changes.
     """
 
     published: Sequence[Published]
@@ -78,13 +78,13 @@ class Books:
     set_aside: Sequence[str] | None = None
 
     def told_ms(self) -> dict[str, int]:
-        """Give the ETA that each task should be told, by id: its first, if it was sent once."""
+        """Return the ETA that each task should have, by id: its first, if it was sent once."""
         if self.set_aside is not None:
             return self.due_ms()
         return {task.task_id: task.eta_ms for task in self.published}
 
     def due_ms(self) -> dict[str, int]:
-        """Give when each task was due in the end, by task id: what was moved, at its new time."""
+        """Return when each task was finally due, by task id; a moved one at its new time."""
         due = {task.task_id: task.eta_ms for task in self.published}
         for change in self.changes:
             if change.done and change.eta_ms is not None:
@@ -92,13 +92,13 @@ class Books:
         return due
 
     def done(self, action: Action) -> set[str]:
-        """Give the ids of the tasks that were moved, or cancelled, in time."""
+        """Return the ids of the tasks that were moved, or cancelled, in time."""
         return {
             change.task_id for change in self.changes if change.action == action and change.done
         }
 
     def starts(self) -> dict[str, list[float]]:
-        """Give when each task that ran has started, by task id."""
+        """Return when each task that ran has started, by task id."""
         starts: dict[str, list[float]] = defaultdict(list)
         for run in self.runs:
             starts[run.task_id].append(run.started_ms)
@@ -106,7 +106,7 @@ class Books:
 
 
 class Spread(NamedTuple):
-    """How `number` values in milliseconds lie; `None` when there are none."""
+    """The distribution of `number` values in milliseconds; `None` if there are none."""
 
     number: int
     p50: float | None
@@ -115,7 +115,7 @@ class Spread(NamedTuple):
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread:
-        """Sum up some values."""
+        """Compute the distribution of some values."""
         p50, p99 = percentile(values, 50), percentile(values, 99)
         return cls(len(values), p50, p99, max(values, default=None))
 
@@ -124,9 +124,9 @@ class Spread(NamedTuple):
 class Tally:
     """The sums of one kind of task. ``planned == run + cancelled + lost``.
 
-    `moved` and `cancelled` count those that were so in time. `twice` counts tasks that started more
-    than once, `early` those that started before they were due at least once; so a moved one that
-    ran at its old time is early.
+    `moved` and `cancelled` count changes in time. `twice` counts tasks that started more than once.
+    `early` counts tasks with a start before their due, so a moved task that ran at its old time is
+    early.
     """
 
     planned: int
@@ -140,14 +140,14 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class Sums:
-    """The whole ledger: a tally per kind and in total, and what has no place in a tally.
+    """The whole ledger: a tally per kind and in total, and other counts.
 
-    `outcomes`: what became of the changes, for each action. `revived`: ran although they were
-    cancelled. `missed`: were said to have run when they were to be changed, and had not.
-    `overdue`: already due when Redis had them. `unknown`: ran and were never published.
-    `other_eta`: started with another ETA, or none, than they were published with. `astray`: were
-    set aside without a change, or changed and not set aside once, where this is how it is done.
-    `lateness`: how late the first starts were, by part.
+    `outcomes`: the outcomes of the changes, for each action. `revived`: ran although they were
+    cancelled. `missed`: a change was answered with "has run", but they had not. `overdue`: already
+    due when Redis had them. `unknown`: ran and were never published. `other_eta`: started with
+    another ETA than the published one, or none. `astray`: set aside without a change, or changed
+    and not set aside once, if tasks set themselves aside. `lateness`: how late the first starts
+    were, by part.
     """
 
     per_kind: dict[str, Tally]
@@ -200,11 +200,11 @@ def problems(
     added: int = 0,
     left_in_broker: int = 0,
 ) -> list[str]:
-    """Say what is wrong with `sums`, one sentence each; an empty list means that all is right.
+    """Return a sentence for each error in `sums`; an empty list means no error.
 
-    `expected` is the number of tasks of each kind that the plan asked for, `changes` that of each
-    action that the news asked for, `added` how many more there were after all was published again,
-    `left_in_broker` how many messages it still holds after the workers have ended.
+    `expected` is the planned number of tasks of each kind, `changes` the number of changes of each
+    action in the news, `added` how many more tasks there were after the second publish,
+    `left_in_broker` the number of messages that the broker has after the end of the workers.
     """
     found: list[str] = []
     for kind in sorted({*expected, *sums.per_kind}):
@@ -239,7 +239,7 @@ def problems(
 
 
 def lateness(books: Books) -> dict[Part, dict[str, float]]:
-    """Give the parts of the lateness of each task's first start in milliseconds, by task id."""
+    """Return the parts of the lateness of each task's first start in milliseconds, by task id."""
     due, ready = books.due_ms(), books.ready_ms
     started = {id: min(times) for id, times in books.starts().items() if id in due}
     return {
@@ -250,7 +250,7 @@ def lateness(books: Books) -> dict[Part, dict[str, float]]:
 
 
 def percentile(values: Sequence[float], percent: float) -> float | None:
-    """Give the smallest of the values that `percent` of them do not exceed (nearest rank)."""
+    """Return the smallest value that `percent` of the values do not exceed (nearest rank)."""
     if not values:
         return None
     return sorted(values)[max(0, math.ceil(percent / 100 * len(values)) - 1)]

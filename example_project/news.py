@@ -1,4 +1,4 @@
-"""When a delay or a cancellation becomes known. Policy only: the data has what, and not when."""
+"""When a delay or a cancellation becomes known. Policy only: the data does not have this time."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from datetime import datetime, timedelta
 from example_project.flights import Flight
 from example_project.plan import Kind
 
-#: Below this a flight is on time in the statistics that the data comes from.
+#: A flight with a smaller delay is on time in the statistics of the data's source.
 LATE_FROM = timedelta(minutes=15)
 
-#: A storm is forecast: flights are cancelled well before their departure.
+#: Airlines cancel flights well before their departure, since storms are forecast.
 CANCELLED_BEFORE = timedelta(hours=6)
 
 
@@ -26,17 +26,16 @@ class News:
 
 
 def news_of(flights: Iterable[Flight]) -> list[News]:
-    """Give the news of all cancelled and late flights, the earliest first.
+    """Return the news of all cancelled and late flights, the earliest first.
 
-    A delay is known as long beforehand as it is long: one of two hours two hours before the
-    scheduled departure, since the aircraft is late where it comes from. So long delays are known
-    in time for a reminder, and short ones when it has been sent.
+    A delay is known as long before the scheduled departure as the delay is: the aircraft is late at
+    its previous airport. So long delays are known in time for a reminder, and short ones after it.
     """
     return sorted(_news(flights), key=lambda news: (news.known, news.flight.id))
 
 
 def changes_after(news: Iterable[News]) -> Counter[str]:
-    """Count the reminders that the news asks to cancel and to move."""
+    """Count the reminders that the news cancels and moves."""
     actions = Counter("cancel" if each.flight.cancelled else "move" for each in news)
     return Counter({action: number * len(Kind) for action, number in actions.items()})
 

@@ -57,7 +57,7 @@ _STYLE: Any = {
 
 @dataclass(frozen=True, slots=True)
 class Story:
-    """What the picture shows; `title` and `subtitle` stand above it, `ends` is flight time."""
+    """The contents of the picture; `title` and `subtitle` are above it, `ends` is flight time."""
 
     title: str
     subtitle: str
@@ -67,7 +67,7 @@ class Story:
     sums: Sums
 
     def hours(self, real_ms: float) -> float:
-        """Give a real time as hours of flight time since the day began."""
+        """Return a real time as hours of flight time since the day began."""
         return (self.clock.flight_time(real_ms) - self.clock.begins) / _HOUR
 
     @property
@@ -77,7 +77,7 @@ class Story:
 
 
 def draw(story: Story, path: Path) -> None:
-    """Write the picture to `path` as a PNG of 1800 pixels width, making its folder if needed."""
+    """Write the picture to `path` as a PNG of 1800 pixels width; make its folder if needed."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with rc_context(_STYLE):
         figure = Figure(figsize=(9, 6.3), dpi=200, facecolor="white")
@@ -123,7 +123,7 @@ def _runs(axes: Axes, story: Story) -> None:
 def _distribution(axes: Axes, story: Story) -> None:
     late = {part: _shown(values.values()) for part, values in lateness(story.books).items()}
     top = _top_ms(late[Part.ALL])
-    # A bin is twice the one before: the history tells whole milliseconds.
+    # Each bin is twice the one before: the history has whole milliseconds.
     bins = _LEAST_MS * 2.0 ** np.arange(math.ceil(math.log2(top / _LEAST_MS)) + 1)
     highest = 1.0
     for part, colour in PART_COLOURS.items():
@@ -153,7 +153,7 @@ def _figures(part: Part, spread: Spread) -> str:
 
 def _over_the_day(axes: Axes, story: Story) -> None:
     due, late = story.books.due_ms(), lateness(story.books)
-    # Without a history nothing is known of the parts.
+    # Without a history the parts are unknown.
     parts = [part for part in (Part.WAIT, Part.DISPATCH) if late[part]] or [Part.ALL]
     for part in parts:
         axes.scatter(
@@ -176,7 +176,7 @@ def _shown(values: Iterable[float]) -> Values:
 
 
 def _count(story: Story, real: Iterable[float], bins: int) -> Values:
-    """Count real times by bins of flight time; what came after the end is in the last one."""
+    """Count real times by bins of flight time; times after the end are in the last bin."""
     counts = np.zeros(bins)
     for moment in real:
         # Many reminders are planned on the edge of a bin, where a rounded microsecond decides.
@@ -186,7 +186,7 @@ def _count(story: Story, real: Iterable[float], bins: int) -> Values:
 
 
 def _time_axis(axes: Axes, story: Story, step: int) -> None:
-    # More than a day: fewer marks, so that they do not run into each other.
+    # For more than a day there are fewer marks, so that they do not overlap.
     step *= max(1, round(story.length / 24))
     axes.set_xlim(0, story.length)
     axes.xaxis.set_major_locator(FixedLocator(list(range(0, round(story.length) + 1, step))))

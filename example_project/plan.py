@@ -1,7 +1,7 @@
-"""What is sent when: the reminders of each flight, on a clock that runs faster than the real one.
+"""The reminders of each flight and their times, on a clock that runs faster than the real one.
 
-Policy only, without I/O. *Flight time* is the moment in 2013, *real time* the moment now; real
-time is in whole milliseconds of the clock of Redis, which decides what is due.
+Policy only, without I/O. *Flight time* is the moment in 2013, *real time* the moment now. Real time
+is in whole milliseconds of Redis' clock, which decides what is due.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 class Kind(str, Enum):
-    """What a passenger is told; the value is what the task ids begin with."""
+    """The kind of a reminder; the value is the first part of the task ids."""
 
     CHECK_IN = "check-in"
     BOARDING = "boarding"
 
 
-# Early enough to check in on the way to the airport, and late enough that all but the flights
+# Early enough to check in on the way to the airport. Late enough that all flights except those
 # before 03:00 (one in 2013) have both reminders on the day of their departure.
 LEAD: dict[Kind, timedelta] = {
     Kind.CHECK_IN: timedelta(hours=3),
@@ -40,7 +40,7 @@ RETRY_INTERVALS = (0.2, 0.5, 1.0)
 
 @dataclass(frozen=True, slots=True)
 class Reminder:
-    """A task to schedule at `planned` flight time, `clamped` when that was moved to the start."""
+    """A task to schedule at `planned` flight time; `clamped` if this was moved to the start."""
 
     kind: Kind
     flight: Flight
@@ -49,15 +49,15 @@ class Reminder:
 
     @property
     def task_id(self) -> str:
-        """An id that follows from kind and flight, so that the task can be found again later."""
+        """An id made of kind and flight, so that the task can be found again later."""
         return f"{self.kind.value}:{self.flight.id}"
 
 
 def webhook_id(task_id: str) -> str:
-    """Give the id of the webhook that a reminder sends.
+    """Return the id of the webhook that a reminder sends.
 
-    It follows from that of the reminder: one that ran again, since its worker was killed, sends the
-    same once more, and the receiver knows it.
+    It is made of the reminder's id. A reminder that runs again, since its worker was killed, sends
+    the same id again, and the receiver recognizes it.
     """
     return f"webhook-{task_id.replace(':', '-')}"
 
@@ -76,36 +76,37 @@ class CompressedClock:
 
     @property
     def hour_ms(self) -> int:
-        """The real milliseconds of an hour; exact where the day is from `in_whole_hours`."""
+        """The real milliseconds of an hour; exact if the day is from `in_whole_hours`."""
         return round(self.seconds_per_day * 1000) // 24
 
     def real_ms(self, moment: datetime) -> int:
-        """Give the first whole millisecond since 1970 at which `moment` has come."""
+        """Return the first whole millisecond since 1970 at which `moment` has come."""
         # In whole microseconds of flight time: a float would make some ETAs a millisecond late.
         elapsed = (moment - self.begins) // _MICROSECOND
         per_day = round(self.seconds_per_day * 1000)
         return self.starts_ms - (-elapsed * per_day) // (DAY // _MICROSECOND)
 
     def flight_time(self, real_ms: float) -> datetime:
-        """Give the flight time at a real time in milliseconds, the inverse of `real_ms`."""
+        """Return the flight time at a real time in milliseconds, the inverse of `real_ms`."""
         return self.begins + (real_ms - self.starts_ms) / 1000 / self.seconds_per_day * DAY
 
 
 def in_whole_hours(seconds_per_day: float) -> float:
-    """Lengthen a day by less than 24 ms, so that an hour of it takes whole milliseconds.
+    """Lengthen a day by less than 24 ms, so that an hour takes whole milliseconds.
 
-    Those of periodic entries do: an hour that takes 833.3 ms would be one that its ticks leave.
+    Intervals of periodic entries are whole milliseconds: ticks would drift from an hour of 833.3
+    ms.
     """
     return -(-round(seconds_per_day * 1000) // 24) * 24 / 1000
 
 
 def as_datetime(real_ms: int) -> datetime:
-    """Give milliseconds since 1970 as the aware time that ``apply_async(eta=…)`` takes."""
+    """Return milliseconds since 1970 as an aware time for ``apply_async(eta=…)``."""
     return _EPOCH + real_ms * _MILLISECOND
 
 
 def as_ms(moment: datetime) -> int:
-    """Give the whole milliseconds since 1970 of an aware time."""
+    """Return the whole milliseconds since 1970 of an aware time."""
     return (moment - _EPOCH) // _MILLISECOND
 
 
@@ -118,8 +119,8 @@ def remind(kind: Kind, flight: Flight, departure: datetime, begins: datetime) ->
 def plan(flights: Iterable[Flight], begins: datetime) -> list[Reminder]:
     """Plan one reminder of each kind for every flight, the earliest first.
 
-    Cancelled flights too: when the reminders are scheduled, nobody knows yet. What would lie
-    before `begins` is sent at `begins`, so that there are always two reminders for a flight.
+    Cancelled flights have reminders too: when these are scheduled, nobody knows of the
+    cancellation. A reminder before `begins` is sent at `begins`, so every flight has two reminders.
     """
     reminders = [
         remind(kind, flight, flight.scheduled, begins) for flight in flights for kind in LEAD

@@ -1,6 +1,6 @@
-"""Scheduling the reminders, by plain ``apply_async(eta=…)``, and the hourly report.
+"""Schedule the reminders, by plain ``apply_async(eta=…)``, and the hourly report.
 
-Each reminder is written down once it is sent.
+Each sent reminder is recorded.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ TASKS: dict[Kind, Any] = {Kind.CHECK_IN: remind_check_in, Kind.BOARDING: call_bo
 def publish(
     reminders: Iterable[Reminder], clock: CompressedClock, records: Records
 ) -> Iterator[Reminder]:
-    """Schedule the reminders one by one and give each after it was sent."""
+    """Schedule the reminders one by one; yield each after it was sent."""
     for reminder in reminders:
         send(reminder, clock, task_id=reminder.task_id)
         records.add_published(
@@ -32,19 +32,19 @@ def publish(
 
 
 def publish_again(reminders: Iterable[Reminder], clock: CompressedClock) -> Iterator[bool]:
-    """Schedule them as someone who knows nothing of the first time; say of each if it was added.
+    """Schedule reminders again without knowledge of the first time; yield whether each was added.
 
-    It is not where the id that comes back is that of the first one.
+    It was not added if the returned id is the first one's.
     """
     for reminder in reminders:
         yield send(reminder, clock).id != reminder.task_id
 
 
 def publish_report(clock: CompressedClock, hours: int) -> None:
-    """Have the workers report on each of the `hours` when it has ended; there is no beat.
+    """Let the workers report on each of the `hours` when it has ended; there is no beat.
 
-    To be called before the first of them has: an entry has no ticks before it is made. RabbitMQ
-    keeps no entries: each report is a task with an ETA there.
+    Call this before the end of the first hour: an entry has no ticks before it is made. RabbitMQ
+    has no periodic entries, so each report is a task with an ETA there.
     """
     kwargs = {"starts_ms": clock.starts_ms, "hour_ms": clock.hour_ms}
     if is_on_rabbitmq():
@@ -60,8 +60,8 @@ def publish_report(clock: CompressedClock, hours: int) -> None:
         # An interval counts from its start, so the first tick is an hour later.
         start=as_datetime(clock.starts_ms),
         end=as_datetime(clock.real_ms(clock.begins + hours * HOUR)),
-        # One for each hour: also for those that passed while no worker was there, and while the
-        # report on another hour waits or runs. "skip" and "queue_one" would leave some out.
+        # One report for each hour, also for hours that passed without a worker, and while another
+        # report waits or runs. "skip" and "queue_one" would leave some out.
         catch_up="all",
         catch_up_max=1000,
         overlap="allow",
@@ -69,14 +69,14 @@ def publish_report(clock: CompressedClock, hours: int) -> None:
 
 
 def ticks_fired() -> int:
-    """Give how often that entry was fired, by what it says itself."""
+    """Return how often the entry was fired, as the entry counts."""
     entry = delayq.periodic.get(NAME)
     return 0 if entry is None else entry.total_run_count
 
 
 def send(reminder: Reminder, clock: CompressedClock, task_id: str | None = None) -> Any:
-    """Schedule a reminder; give its result."""
-    # The flight waits with the reminder, and goes on to the webhook that the reminder sends.
+    """Schedule a reminder; return its result."""
+    # The flight is stored with the reminder, and passed on to the webhook that it sends.
     with delayq.context(flight=reminder.flight.id):
         return TASKS[reminder.kind].apply_async(
             kwargs={

@@ -1,9 +1,9 @@
-"""An HTTP server that gets the webhooks, and fails at times.
+"""An HTTP server that receives the webhooks, and sometimes fails.
 
-``python -m example_project.receiver`` starts it where the environment says.
+``python -m example_project.receiver`` starts it at the URL in the environment.
 
-It does what any receiver should: it checks the signature of what came, and knows by its id what it
-has accepted before. How it fails is in `faults`.
+It does what any receiver should do: it checks the signature of a request, and recognizes by its id
+a webhook that it has accepted before. `faults` has the failures.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from example_project.settings import WEBHOOK_SECRET_VARIABLE, webhook_secret, we
 
 LARGEST_BODY = 65_536
 
-#: How long a sender may take for its request, in seconds.
+#: Most seconds that a sender may take for its request.
 SLOWEST_S = 30.0
 
 
 class Receiver(ThreadingHTTPServer):
-    """The server; `records` are the books that it writes down each request in."""
+    """The server; it records each request in `records`."""
 
     # Many reminders are due at the same moment.
     request_queue_size = 128
@@ -51,7 +51,7 @@ class Handler(BaseHTTPRequestHandler):
     timeout = SLOWEST_S
 
     def do_POST(self) -> None:
-        """Take a webhook."""
+        """Receive a webhook."""
         length = self.headers.get("Content-Length", "")
         if not length.isdecimal() or int(length) > LARGEST_BODY:
             self._answer(Answer(413 if length.isdecimal() else 411))
@@ -64,11 +64,11 @@ class Handler(BaseHTTPRequestHandler):
             self._write_down("", "", Answer(401), "forged")
             self._answer(Answer(401))
             return
-        payload = json.loads(body)  # signed: it is what a reminder has sent
+        payload = json.loads(body)  # signed, so a reminder has sent it
         self._answer(self._take(webhook_id, f"{payload['kind']}:{payload['flight']}"))
 
     def _take(self, webhook_id: str, task_id: str) -> Answer:
-        """Accept a webhook, know it again, or refuse it."""
+        """Accept a webhook, recognize it, or refuse it."""
         records = self.server.records
         number = records.next_attempt(webhook_id)
         answer = course_of(webhook_id).answer(number, repaired=records.is_receiver_repaired())
@@ -76,7 +76,7 @@ class Handler(BaseHTTPRequestHandler):
         if records.is_delivered(webhook_id):
             answer, result = ACCEPTED, "repeated"
         elif answer.accepted:
-            # In one step: two requests may be here at once.
+            # In one step, since two requests may come at the same time.
             result = "accepted" if records.add_delivery(webhook_id) else "repeated"
         self._write_down(webhook_id, task_id, answer, result)
         return answer

@@ -1,4 +1,4 @@
-"""The demonstration's books in Redis: what was published, changed, run, told and reported."""
+"""The demonstration's records in Redis: published, changed, finished, reported."""
 
 from __future__ import annotations
 
@@ -33,9 +33,7 @@ _PAGE = 1000
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """How many tasks wait for their time (`scheduled`), how many for a worker (`ready`), how many
-    the workers hold (`leased`), and how many are dead letters.
-    """
+    """Number of scheduled, ready, leased and dead tasks."""
 
     scheduled: int
     ready: int
@@ -44,12 +42,12 @@ class Waiting:
 
     @property
     def total(self) -> int:
-        """All that has not come to an end."""
+        """All tasks that have not ended."""
         return self.scheduled + self.ready + self.leased
 
 
 class Records:
-    """What is written down in the Redis at `url`; by default that of the settings."""
+    """Records in the Redis at `url`; by default the URL of the settings."""
 
     def __init__(self, url: str | None = None) -> None:
         self._redis = Redis.from_url(url or ledger_url(), decode_responses=True)
@@ -59,40 +57,40 @@ class Records:
         self._redis.close()
 
     def now_ms(self) -> float:
-        """Give the clock of Redis, in milliseconds since 1970, exact to a microsecond."""
+        """Return the clock of Redis, in milliseconds since 1970, exact to a microsecond."""
         seconds, microseconds = self._redis.time()
         return float(seconds * 1000 + microseconds / 1000)
 
     def add_published(self, task_id: str, kind: str, eta_ms: int) -> None:
-        """Write down a task that has just been published."""
+        """Record a task that has just been published."""
         entry = Published(task_id, kind, eta_ms, published_ms=self.now_ms())
         self._redis.rpush(_PUBLISHED, json.dumps(asdict(entry)))
 
     def add_change(
         self, task_id: str, action: Action, outcome: str, eta_ms: int | None = None
     ) -> None:
-        """Write down what became of moving a task to `eta_ms`, or of cancelling it."""
+        """Record the outcome of moving a task to `eta_ms`, or of cancelling it."""
         entry = Change(task_id, action, outcome, eta_ms, made_ms=self.now_ms())
         self._redis.rpush(_CHANGES, json.dumps(asdict(entry)))
 
     def add_run(self, run: Run) -> None:
-        """Write down that a task has started."""
+        """Record that a task has started."""
         self._redis.rpush(_RUNS, json.dumps(asdict(run)))
 
     def add_set_aside(self, task_id: str) -> None:
-        """Write down that a task came which was moved or cancelled meanwhile."""
+        """Record that a task came which was moved or cancelled meanwhile."""
         self._redis.rpush(_SET_ASIDE, task_id)
 
     def count_set_aside(self) -> int:
-        """Count those so far."""
+        """Count these tasks so far."""
         return int(self._redis.llen(_SET_ASIDE))
 
     def add_worker(self, name: str) -> None:
-        """Say that worker `name` is ready for tasks."""
+        """Record that worker `name` is ready for tasks."""
         self._redis.rpush(_WORKERS, name)
 
     def wait_for_worker(self, seconds: float) -> str | None:
-        """Wait until one more worker is ready and give its name, `None` after `seconds`.
+        """Wait until one more worker is ready; return its name, `None` after `seconds`.
 
         At most 4: redis-py itself waits no longer than 5 for an answer.
         """
@@ -104,15 +102,15 @@ class Records:
         return int(self._redis.llen(_RUNS))
 
     def next_attempt(self, webhook_id: str) -> int:
-        """Count one more attempt at a webhook, and say the how many-th it is."""
+        """Count one more attempt at a webhook; return its number."""
         return int(self._redis.hincrby(_ATTEMPT_NUMBERS, webhook_id, 1))
 
     def is_delivered(self, webhook_id: str) -> bool:
-        """Say whether a webhook was accepted."""
+        """Return whether a webhook was accepted."""
         return bool(self._redis.sismember(_DELIVERED, webhook_id))
 
     def add_delivery(self, webhook_id: str) -> bool:
-        """Write down that a webhook is accepted; `False` when it was already."""
+        """Record that a webhook is accepted; `False` if it was already."""
         return bool(self._redis.sadd(_DELIVERED, webhook_id))
 
     def count_deliveries(self) -> int:
@@ -120,54 +118,54 @@ class Records:
         return int(self._redis.scard(_DELIVERED))
 
     def add_attempt(self, attempt: Attempt) -> None:
-        """Write down what the receiver made of a request."""
+        """Record what the receiver did with a request."""
         self._redis.rpush(_ATTEMPTS, json.dumps(asdict(attempt)))
 
     def repair_receiver(self) -> None:
-        """Have the receiver accept all but what is gone for ever."""
+        """Let the receiver accept all webhooks except those whose URL is gone for ever."""
         self._redis.set(_REPAIRED, "yes")
 
     def is_receiver_repaired(self) -> bool:
-        """Say whether that was done."""
+        """Return whether the receiver is repaired."""
         return bool(self._redis.exists(_REPAIRED))
 
     def add_movement(self, hour: int, movement: Movement) -> None:
-        """Write down that a flight has left in an hour, or is cancelled."""
+        """Record that a flight has left in an hour, or is cancelled."""
         self._redis.hset(f"{_MOVEMENTS}{hour}", movement.flight, json.dumps(movement.delay_min))
 
     def set_complete_until(self, now_ms: float) -> None:
-        """Say that all movements until then are written down."""
+        """Record that all movements until `now_ms` are recorded."""
         self._redis.set(_COMPLETE, repr(now_ms))
 
     def is_complete_until(self, moment_ms: float) -> bool:
-        """Say whether all movements until then are written down."""
+        """Return whether all movements until `moment_ms` are recorded."""
         return float(self._redis.get(_COMPLETE) or 0) >= moment_ms
 
     def movements(self, hour: int) -> list[Movement]:
-        """Give what is written down of an hour."""
+        """Return the records of an hour."""
         found = self._redis.hgetall(f"{_MOVEMENTS}{hour}")
         return [Movement(flight, json.loads(delay)) for flight, delay in found.items()]
 
     def add_report(self, report: Report) -> bool:
-        """Keep the report on an hour; `False` when there is one: that stays."""
+        """Keep the report on an hour; `False` if there is one, which stays."""
         self._redis.hincrby(_REPORT_RUNS, report.task_id, 1)
         return bool(self._redis.hsetnx(_REPORTS, str(report.hour), json.dumps(asdict(report))))
 
     def count_reports(self) -> int:
-        """Count the hours that there is a report on."""
+        """Count the hours with a report."""
         return int(self._redis.hlen(_REPORTS))
 
     def read_reports(self) -> list[Report]:
-        """Read back the reports, by the hour."""
+        """Read the reports, by the hour."""
         found = [Report(**json.loads(entry)) for entry in self._redis.hvals(_REPORTS)]
         return sorted(found, key=lambda report: report.hour)
 
     def read_report_runs(self) -> dict[str, int]:
-        """Read back how often each task has reported, by its id."""
+        """Read how often each task has reported, by its id."""
         return {task_id: int(n) for task_id, n in self._redis.hgetall(_REPORT_RUNS).items()}
 
     def read(self, ready_ms: Mapping[str, int], *, sent_again: bool = False) -> Books:
-        """Read back all that was published, changed and run; `ready_ms` is from the history."""
+        """Read all published, changed and finished tasks; `ready_ms` is from the history."""
         return Books(
             published=[Published(**entry) for entry in self._entries(_PUBLISHED)],
             changes=[Change(**entry) for entry in self._entries(_CHANGES)],
@@ -177,7 +175,7 @@ class Records:
         )
 
     def read_attempts(self) -> list[Attempt]:
-        """Read back what the receiver got."""
+        """Read the requests to the receiver."""
         return [Attempt(**entry) for entry in self._entries(_ATTEMPTS)]
 
     def _entries(self, key: str) -> Iterator[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""After the day: the dead letters of the webhooks, looked at and replayed."""
+"""After the day: list and replay the dead letters of the webhooks."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from example_project.deliveries import Dead
 from example_project.records import Records
 from example_project.services import Services
 
-#: A replayed webhook is tried as often as a new one, if it must be.
+#: A replayed webhook is tried as often as a new one, if needed.
 LONGEST_S = 20.0
 
 
 def replay(console: Console, services: Services, records: Records) -> tuple[list[Dead], list[Dead]]:
-    """Repair the receiver and replay all dead letters; give what was dead before and after it."""
+    """Repair the receiver and replay all dead letters; return the dead ones before and after."""
     before = [*delayq.dead_letters(task=post.name)]
     show.dead_letters(console, before)
     records.repair_receiver()

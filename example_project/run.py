@@ -1,4 +1,4 @@
-"""The course of the demonstration: start, publish, tell the news, watch, add up, end."""
+"""The steps of the demonstration: start, publish, tell the news, watch, add up, end."""
 
 from __future__ import annotations
 
@@ -45,15 +45,15 @@ START_S = 60.0
 AFTER_THE_LAST_S = 120.0
 LOOK_EVERY_S = 0.2
 
-# The flight day begins when all is published, so that every ETA lies ahead. Reckoned for a slow
-# machine; were it slower still, the sums would say so, and `--seconds-before` would help.
+# Tasks published a second on a slow machine. The flight day begins when all are published, so that
+# every ETA is in the future. On a slower machine the sums report it, and `--seconds-before` helps.
 PUBLISHED_PER_S = {"redis": 300, "cluster": 200, "rabbitmq": 150}
 PUBLISH_SPARE_S = 3.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What the command line asked for."""
+    """The options of the command line."""
 
     day: date
     days: int = 1
@@ -71,7 +71,7 @@ class Options:
 def run(options: Options, console: Console) -> None:
     """Run the demonstration.
 
-    Raises `WrongSums`, `ServiceError` when a process did not start or ended too early, and
+    Raises `WrongSums`, `ServiceError` if a process did not start or ended too early, and
     `FlightDataError` for days without data.
     """
     flights = load_flights(options.day, options.days)
@@ -101,7 +101,7 @@ def run(options: Options, console: Console) -> None:
             WEBHOOK_URL_VARIABLE: f"http://127.0.0.1:{free_port()}/reminders",
             WEBHOOK_SECRET_VARIABLE: secrets.token_urlsafe(32),
         }
-        # Only now: the app reads the environment when it is imported.
+        # Not earlier: the app reads the environment when it is imported.
         os.environ.update(environment)
         from example_project import day, replay
         from example_project.agenda import ready_ms, waiting
@@ -180,7 +180,7 @@ def _clock(options: Options, records: Records, begins: datetime, reminders: int)
 
 
 def _end(options: Options, latest: datetime) -> datetime:
-    """Give the last midnight, or the full hour after `latest`: flights leave late at night too."""
+    """Return the last midnight, or the full hour after `latest`: some flights leave at night."""
     ends = midnight(options.day + timedelta(days=options.days))
     while ends < latest:
         ends += timedelta(hours=1)

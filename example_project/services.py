@@ -22,11 +22,11 @@ _LOOK_EVERY_S = 0.1
 
 
 class ServiceError(Exception):
-    """A process of the demonstration did not start, or ended before its time."""
+    """A process of the demonstration did not start, or ended too early."""
 
 
 class Services:
-    """All child processes; leaving the context ends them, whatever the reason."""
+    """All child processes; leaving the context always ends them."""
 
     def __init__(self, environment: Mapping[str, str], logs: Path, app: str = _APP) -> None:
         self._environment = environment
@@ -48,7 +48,7 @@ class Services:
     def start_worker(self, name: str, concurrency: int) -> None:
         """Start an ordinary ``celery worker`` with `concurrency` threads.
 
-        Threads, since the tasks mostly wait for an answer: there is one free when the next is due.
+        Threads, since the tasks mostly wait for an answer: one is free when the next task is due.
         """
         self._start_celery(
             name,
@@ -58,17 +58,17 @@ class Services:
         )
 
     def start_flower(self, *options: str) -> str:
-        """Start ``celery flower`` on a free port of the loopback interface and give its URL."""
+        """Start ``celery flower`` on a free port of the loopback interface; return its URL."""
         port = free_port()
         self._start_celery("flower", "flower", "--address=127.0.0.1", f"--port={port}", *options)
         return f"http://127.0.0.1:{port}"
 
     def start_receiver(self) -> None:
-        """Start the HTTP server that the webhooks go to, where the environment says."""
+        """Start the HTTP server for the webhooks, at the URL in the environment."""
         self._start("receiver", sys.executable, "-m", "example_project.receiver")
 
     def wait_until_reachable(self, url: str, deadline: float) -> None:
-        """Wait until something listens at `url`; `deadline` is in `time.monotonic` seconds."""
+        """Wait until a server listens at `url`; `deadline` is in `time.monotonic` seconds."""
         parts = urlsplit(url)
         while True:
             try:
@@ -81,7 +81,7 @@ class Services:
                 time.sleep(_LOOK_EVERY_S)
 
     def check(self) -> None:
-        """Raise `ServiceError` when one of the processes has ended."""
+        """Raise `ServiceError` if a process has ended."""
         for process in self._running:
             if not process.running:
                 lines = process.log.splitlines()[-_LOG_TAIL:]
@@ -89,7 +89,7 @@ class Services:
                 raise ServiceError("\n".join([ended, *lines]))
 
     def stop(self) -> None:
-        """End all processes: politely, and after some seconds at once."""
+        """Stop all processes; kill them after some seconds."""
         deadline = time.monotonic() + _WARM_SHUTDOWN_S
         try:
             for process in self._running:
@@ -109,8 +109,8 @@ class Services:
     def _start(self, name: str, *command: str) -> None:
         log_file = self._logs / f"{name}.log"
         log_file.unlink(missing_ok=True)
-        # Its own session: Ctrl-C reaches the demonstration only, which then ends the others in
-        # order, the workers while Redis is still there.
+        # Its own session: Ctrl-C reaches only the demonstration, which then ends the others in
+        # order, the workers while Redis still runs.
         process = ManagedProcess(
             command, env=self._environment, cwd=_CHECKOUT, log_file=log_file, name=name
         )

@@ -1,4 +1,4 @@
-"""Where broker, Redis and receiver are, from the environment; the demonstration sets all of it."""
+"""URLs of broker, Redis and receiver from the environment; the demonstration sets them."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ WEBHOOK_SECRET_VARIABLE = "EXAMPLE_WEBHOOK_SECRET"
 
 
 def broker_url() -> str:
-    """Give the URL of the broker, with the scheme that makes delayed tasks wait in it."""
+    """Return the URL of the broker, with the scheme that keeps delayed tasks in the broker."""
     return os.environ.get(BROKER_URL_VARIABLE, "delayq+redis://127.0.0.1:6379/0")
 
 
 def is_on_rabbitmq() -> bool:
-    """Say whether the broker is RabbitMQ, which keeps delays and can do no more with them."""
+    """Return whether the broker is RabbitMQ, which keeps delays and cannot change them."""
     return broker_url().startswith("delayq+amqp")
 
 
 def ledger_url() -> str:
-    """Give the URL of the Redis database that the tasks write down their starts in."""
+    """Return the URL of the Redis database in which the tasks record their starts."""
     return os.environ.get(LEDGER_URL_VARIABLE, "redis://127.0.0.1:6379/0")
 
 
 def webhook_url() -> str:
-    """Give the URL that reminders are told to."""
+    """Return the URL that receives webhooks."""
     return os.environ.get(WEBHOOK_URL_VARIABLE, "http://127.0.0.1:8010/reminders")
 
 
 def webhook_secret() -> str | None:
-    """Give the key of the signatures, `None` where there is none: then nothing is signed."""
+    """Return the key of the signatures, `None` for no signatures."""
     return os.environ.get(WEBHOOK_SECRET_VARIABLE) or None

@@ -1,4 +1,4 @@
-"""What the demonstration says on the terminal."""
+"""Output of the demonstration on the terminal."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _LATE = timedelta(hours=1)
 
-# How the table calls what became of a change: an outcome is as far as the reminder had come.
+# Names of a change's outcomes in the table: an outcome is the state of the reminder.
 _CHANGES: dict[Action, str] = {"move": "late: move", "cancel": "cancelled"}
 _OUTCOMES: dict[str, Sequence[Outcome]] = {
     "in time": (Outcome.DONE,),
@@ -41,7 +41,7 @@ _OUTCOMES: dict[str, Sequence[Outcome]] = {
 def plan(
     console: Console, day: date, days: int, flights: Sequence[Flight], reminders: Sequence[Reminder]
 ) -> None:
-    """Say which flights there are and how many reminders follow from them."""
+    """Print the flights and the number of their reminders."""
     clamped = sum(reminder.clamped for reminder in reminders)
     console.print(f"[bold]{title(day, days)}[/bold]")
     console.print(f"{len(flights):,} flights x {len(LEAD)} reminders = {len(reminders):,} tasks")
@@ -51,7 +51,7 @@ def plan(
 
 
 def agenda(console: Console, hours: Sequence[int], lines: Iterable[Line]) -> None:
-    """Show what waits, as `celery_delayq` counts it, and which comes first."""
+    """Print waiting reminders, as `celery_delayq` counts them, and the next one."""
     table = Table(title="What waits in Redis, by the hours of the day")
     table.add_column("reminder")
     for name in (*(f"{a:02}-{b:02}" for a, b in pairwise(hours)), "total"):
@@ -63,7 +63,7 @@ def agenda(console: Console, hours: Sequence[int], lines: Iterable[Line]) -> Non
 
 
 def rabbitmq(console: Console) -> None:
-    """Say what is otherwise where the broker is RabbitMQ."""
+    """Print the differences with RabbitMQ as broker."""
     console.print(
         "On RabbitMQ, which keeps delays and neither lists nor changes nor repeats them:\n"
         "- A late or cancelled flight's reminder comes all the same. It asks whether it is still "
@@ -75,19 +75,19 @@ def rabbitmq(console: Console) -> None:
 
 
 def waits(console: Console, scheduled: int) -> None:
-    """Say how much waits in RabbitMQ, which tells no more about it."""
+    """Print the number of waiting tasks in RabbitMQ, which has no other figures of them."""
     console.print(f"RabbitMQ has {scheduled:,} scheduled tasks")
 
 
 def started(console: Console, workers: int, concurrency: int, flower: str | None) -> None:
-    """Say that the processes are up, and where Flower is."""
+    """Print that the processes run, and the URL of Flower."""
     console.print(f"{workers} workers with {concurrency} threads each are ready")
     if flower:
         console.print(f"Flower: {flower}")
 
 
 def report_plan(console: Console, hours: int, clock: CompressedClock, *, periodic: bool) -> None:
-    """Say how often there is a traffic report."""
+    """Print how often there is a traffic report."""
     every = f"{clock.hour_ms / 1000:g} s"
     how = "fired by the workers, without beat" if periodic else "each a task with an ETA"
     console.print(f"{hours} traffic reports, one every {every}: {how}")
@@ -95,7 +95,7 @@ def report_plan(console: Console, hours: int, clock: CompressedClock, *, periodi
 
 @contextmanager
 def publishing(console: Console, what: str, total: int) -> Iterator[Callable[[], None]]:
-    """Show a bar while reminders are published; call what is given after each."""
+    """Show a bar while reminders are published; call the yielded function after each."""
     columns = (
         TextColumn(what), BarColumn(), MofNCompleteColumn(),
         TextColumn("{task.fields[rate]}"), TimeElapsedColumn(),
@@ -115,8 +115,9 @@ def publishing(console: Console, what: str, total: int) -> Iterator[Callable[[],
 def running(
     console: Console, clock: CompressedClock
 ) -> Iterator[Callable[[float, int, int, Waiting], None]]:
-    """Show a bar while the day runs; call what is given with real ms, runs done and all that are
-    to be done, and what waits.
+    """Show a bar while the day runs.
+
+    The yielded function takes real ms, finished runs, all runs, and the waiting tasks.
     """
     columns = (
         TextColumn("{task.fields[clock]}"), BarColumn(), MofNCompleteColumn(), TextColumn("run"),
@@ -137,14 +138,14 @@ def running(
 
 
 def dead_letters(console: Console, letters: Sequence[DeadLetter]) -> None:
-    """Say how many webhooks are dead letters, and after what."""
+    """Print the number of webhooks that are dead letters, and their last answers."""
     errors = Counter(letter.exception for letter in letters).most_common()
     after = ", ".join(f"{number} {name}" for name, number in errors)
     console.print(f"{len(letters)} webhooks are dead letters{after and f': {after}'}")
 
 
 def reports(console: Console, found: Sequence[Report], begins: datetime, days: int) -> None:
-    """Show the traffic reports: each hour of one day, or each of several days."""
+    """Print the traffic reports: each hour of one day, or each of several days."""
     by_day = days > 1
     table = Table(title="The traffic reports, one fired at the end of each hour")
     table.add_column("day" if by_day else "hour")
@@ -166,7 +167,7 @@ def result(
     wrong: Sequence[str],
     picture: Path,
 ) -> None:
-    """Show the tables of the sums, where the picture is, and what is right about all of it."""
+    """Print the tables of the sums, the path of the picture, and the checks that passed."""
     console.print(_changes(sums))
     table = Table(title="What Redis says was published and run")
     table.add_column("reminder")
@@ -187,7 +188,7 @@ def result(
 
 
 def title(day: date, days: int) -> str:
-    """Name the days."""
+    """Return the name of the days."""
     last = day + timedelta(days=days - 1)
     until = f"{last.day} {last:%B %Y}"
     when = f"{last:%A}, {until}" if days == 1 else f"{day.day} {day:%B} to {until}"
@@ -197,7 +198,7 @@ def title(day: date, days: int) -> str:
 def subtitle(
     flights: Sequence[Flight], sums: Sums, webhooks: WebhookSums, seconds_per_day: float
 ) -> str:
-    """Put the day and its sums into two lines."""
+    """Return the day and its sums in two lines."""
     total, told = sums.total, webhooks.total
     return (
         f"{len(flights):,} flights, a day in {seconds_per_day:g} s: "
@@ -294,7 +295,7 @@ def _lateness(sums: Sums) -> Table:
         table.add_column(name, justify="right")
     for part, spread in sums.lateness.items():
         if not spread.number:
-            continue  # RabbitMQ does not tell when a task became ready
+            continue  # RabbitMQ does not have the time when a task became ready
         figures = ("-" if ms is None else f"{ms:.1f} ms" for ms in spread[1:])
         table.add_row(part.value, f"{spread.number}", *figures, end_section=part is Part.WAIT)
     return table

@@ -24,11 +24,11 @@ from example_project.wanted import Wanted
 
 logger = get_task_logger(__name__)
 
-# After so many seconds a report looks again whether all of its hour is written down.
+# Seconds after which a report checks again whether all movements of its hour are recorded.
 WRITTEN_DOWN_S = 0.1
 
-# One reminder of each kind for a flight, until it has run: who publishes a flight again gets the
-# one that waits. It keeps its time, which may be another by now, as "replace" would not let it.
+# One reminder of each kind for a flight, until it has run. A second publish of a flight returns the
+# waiting reminder. It keeps its time, which may have been moved; "replace" would change it.
 ONE_PER_FLIGHT = {"unique_key": "{flight}", "on_conflict": "keep", "unique_scope": "done"}
 if is_on_rabbitmq():
     ONE_PER_FLIGHT = {}
@@ -55,7 +55,7 @@ def traffic_report(self: Task, starts_ms: int, hour_ms: int) -> None:
     """Report on the hour that has just ended; an hour takes `hour_ms` from `starts_ms` on."""
     hour = ended_hour(self.request.id, starts_ms, hour_ms)
     if not records().is_complete_until(starts_ms + (hour + 1) * hour_ms):
-        # It was quicker than those who write down. It is the same task then, of the same tick.
+        # The report was faster than the recording. The retry is the same task, of the same tick.
         raise self.retry(countdown=WRITTEN_DOWN_S)
     report = report_on(hour, self.request.id, records().movements(hour))
     if records().add_report(report):
@@ -69,23 +69,23 @@ def _say_ready(sender: Any, **_: Any) -> None:
 
 @lru_cache(maxsize=1)
 def records() -> Records:
-    """Give this process's connection to the books."""
+    """Return this process's connection to the records."""
     return Records()
 
 
 @lru_cache(maxsize=1)
 def wanted() -> Wanted:
-    """Give this process's connection to what says whether a reminder is still wanted."""
+    """Return this process's connection to the store of wanted reminders."""
     return Wanted()
 
 
 def _begins(task: Task) -> bool:
-    """Write down that a reminder starts; `False` if news has made it obsolete meanwhile."""
-    # The clock is read first: all that follows would count as lateness.
+    """Record the start of a reminder; `False` if news has made it obsolete."""
+    # The clock is read first: all later steps would count as lateness.
     started_ms = records().now_ms()
     eta = task.request.eta
     eta_ms = None if eta is None else round(datetime.fromisoformat(eta).timestamp() * 1000)
-    # In Redis a changed reminder does not wait at its old time any more, in RabbitMQ it does.
+    # In Redis a changed reminder no longer waits at its old time, in RabbitMQ it does.
     if is_on_rabbitmq() and not wanted().begin(task.request.id, eta_ms):
         records().add_set_aside(task.request.id)
         return False
@@ -94,11 +94,12 @@ def _begins(task: Task) -> bool:
 
 
 def _tell(task: Task, kind: Kind, flight: str, departs: str) -> None:
-    # A task of its own: it may fail and be tried again, and the reminder has run.
+    # A task of its own, since it may fail and be tried again after the reminder has run.
     post.apply_async(
         (webhook_url(), {"kind": kind.value, "flight": flight, "departs": departs}),
         task_id=webhook_id(task.request.id),
         retry_intervals=RETRY_INTERVALS,
-        # The last one in Redis: reminders that are due go first. RabbitMQ counts the other way.
+        # The last priority in Redis, so that due reminders run first. RabbitMQ counts the other
+        # way.
         priority=None if is_on_rabbitmq() else 9,
     )

@@ -1,4 +1,4 @@
-"""Writing down which flights have left, as they leave: what the traffic reports are made from."""
+"""Record departures when they happen: the data of the traffic reports."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from example_project.traffic import hour_of, moment_of, movement_of
 
 
 class Tower:
-    """Writes down each flight when it has left, or was to leave and is cancelled."""
+    """Records each flight when it has left, or at its scheduled time if it is cancelled."""
 
     def __init__(self, flights: Iterable[Flight], clock: CompressedClock, records: Records) -> None:
         self._flights = deque(sorted(flights, key=lambda each: moment_of(each, clock.begins)))
@@ -22,16 +22,16 @@ class Tower:
 
     @property
     def next_ms(self) -> float:
-        """When there is next something to write down, in real ms since 1970; infinite: never."""
+        """Time of the next record in real ms since 1970; infinite: never."""
         if not self._flights:
             return math.inf
         return self._clock.real_ms(moment_of(self._flights[0], self._clock.begins))
 
     def take_in(self, now_ms: float) -> None:
-        """Write down all until now, and then that this is so."""
+        """Record all flights until now, and then that they are complete."""
         begins = self._clock.begins
         while self.next_ms <= now_ms:
             flight = self._flights.popleft()
             self._records.add_movement(hour_of(flight, begins), movement_of(flight))
-        # A report on an hour waits for this: it would miss what is not written down yet.
+        # A report on an hour waits for this mark, so that it misses no flight.
         self._records.set_complete_until(now_ms)

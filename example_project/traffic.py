@@ -1,6 +1,6 @@
-"""The hourly traffic report: which hour a flight counts in, what is counted, and if it adds up.
+"""The hourly traffic report: the hour of a flight, the counts, and their check.
 
-Policy only, without I/O. An *hour* is a number: 0 is the first one of the day that is replayed.
+Policy only, without I/O. An *hour* is a number: 0 is the first one of the replayed day.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ class Movement:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The traffic of an hour, or of several: `late` left 15 minutes late or more.
+    """The traffic of one or several hours: `late` flights left at least 15 minutes late.
 
-    `flights` = those that left + `cancelled`; `delay_min` is the sum of the delays of those that
-    left. `task_id` is that of the task which has counted.
+    `flights` = departed ones + `cancelled`; `delay_min` is the sum of the delays of the departed
+    ones. `task_id` is the id of the task that has counted.
     """
 
     hour: int
@@ -46,25 +46,25 @@ class Report:
 
     @property
     def departed(self) -> int:
-        """How many left."""
+        """Number of departed flights."""
         return self.flights - self.cancelled
 
     @property
     def mean_delay_min(self) -> float | None:
-        """How many minutes late they left, `None` when none did."""
+        """Mean delay in minutes, `None` if no flight departed."""
         return self.delay_min / self.departed if self.departed else None
 
 
 def moment_of(flight: Flight, begins: datetime) -> datetime:
-    """Give when a flight counts: when it left, or was to leave if it is cancelled.
+    """Return when a flight counts: when it left, or was scheduled to leave if it is cancelled.
 
-    One of the first minutes that left before its time, the day before, counts at the beginning.
+    A flight of the first minutes that left early, on the day before, counts at the beginning.
     """
     return max(flight.departed or flight.scheduled, begins)
 
 
 def hour_of(flight: Flight, begins: datetime) -> int:
-    """Give the hour in which a flight counts."""
+    """Return the hour in which a flight counts."""
     return (moment_of(flight, begins) - begins) // HOUR
 
 
@@ -74,21 +74,21 @@ def hours_of(flights: Iterable[Flight], begins: datetime) -> int:
 
 
 def movement_of(flight: Flight) -> Movement:
-    """Give what is written down when a flight has left, or was to leave and is cancelled."""
+    """Return the record of a flight that has left, or was scheduled to leave and is cancelled."""
     return Movement(flight.id, None if flight.delay is None else flight.delay // _MINUTE)
 
 
 def ended_hour(task_id: str, starts_ms: int, hour_ms: int) -> int:
-    """Give the hour that had just ended at the tick that a task is of.
+    """Return the hour that had just ended at the tick of a task.
 
-    The tick is in the id, ``<name>:<ms since 1970>``. So a task counts the same hour however late
-    it runs, and however often.
+    The tick is in the id, ``<name>:<ms since 1970>``. So a task counts the same hour even if it
+    runs late or again.
     """
     return (int(task_id.rpartition(":")[2]) - starts_ms) // hour_ms - 1
 
 
 def tick_id(hour: int, clock: CompressedClock) -> str:
-    """Give the id of the task that reports on an hour: its tick is at the end of the hour."""
+    """Return the id of the task that reports on an hour: its tick is at the end of the hour."""
     return f"{NAME}:{clock.real_ms(clock.begins + (hour + 1) * HOUR)}"
 
 
@@ -121,9 +121,9 @@ def total(reports: Sequence[Report]) -> Report:
 def table_rows(
     reports: Sequence[Report], begins: datetime, *, by_day: bool
 ) -> list[tuple[str, Sequence[Report]]]:
-    """Put reports together to the rows of a table, each with its hours or its day in New York.
+    """Return the rows of a table from reports, each with its hours or its day in New York.
 
-    A row is a day, or else an hour, or several quiet ones that follow each other.
+    A row is a day, or an hour, or several consecutive quiet hours.
     """
 
     def key(report: Report) -> object:
@@ -143,11 +143,10 @@ def traffic_problems(
     *,
     ticks: int,
 ) -> list[str]:
-    """Say what is wrong with the reports, one sentence each; an empty list means all is right.
+    """Return a sentence for each error in the reports; an empty list means no error.
 
-    `runs` says how often each task has reported, by its id, and `ticks` is what the entry says of
-    itself. What the reports should count is taken from `flights` again, and not from what was
-    written down of them.
+    `runs` is how often each task has reported, by its id, and `ticks` is the entry's own count. The
+    expected counts come from `flights`, and not from the records of movements.
     """
     hours = range(hours_of(flights, clock.begins))
     per_hour = Counter(hour_of(flight, clock.begins) for flight in flights)

@@ -1,7 +1,7 @@
-"""Whether a reminder is still wanted: what an app asks where its broker changes no waiting task.
+"""Whether a reminder is still wanted, for apps whose broker cannot change a waiting task.
 
-RabbitMQ keeps a task until it is due, whatever happens meanwhile. So the app keeps the last word:
-a task that is due asks here before it does anything.
+RabbitMQ keeps a task until its due in any case. So the app decides: a due task asks here before it
+does anything.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _KEY: Final = "example_project:wanted"
 _CANCELLED: Final = "cancelled"
 _STARTED: Final = "started "
 
-#: Worker and news come at the same moment at times: one of both is first.
+#: Worker and news sometimes come at the same moment: one of both is first.
 _COMPARE_AND_SET: Final = """
 if (redis.call('HGET', KEYS[1], ARGV[1]) or '') ~= ARGV[2] then return 0 end
 redis.call('HSET', KEYS[1], ARGV[1], ARGV[3])
@@ -25,7 +25,7 @@ return 1
 
 
 class Wanted:
-    """When each changed reminder is wanted, and which have started."""
+    """The wanted time of each changed reminder, and the started reminders."""
 
     def __init__(self) -> None:
         self._redis = Redis.from_url(ledger_url(), decode_responses=True)
@@ -39,15 +39,15 @@ class Wanted:
         return state == started  # it came again, since its worker was killed
 
     def cancel(self, task_id: str) -> bool:
-        """Have the reminder not run; `False` when it has started."""
+        """Prevent a run of the reminder; `False` if it has started."""
         return self._change_unless_started(task_id, _CANCELLED)
 
     def move(self, task_id: str, eta_ms: int) -> bool:
-        """Have only the reminder for `eta_ms` run; `False` when it has started."""
+        """Let only the reminder for `eta_ms` run; `False` if it has started."""
         return self._change_unless_started(task_id, str(eta_ms))
 
     def has_started(self, task_id: str) -> bool:
-        """Say whether the reminder has started."""
+        """Return whether the reminder has started."""
         return self._state(task_id).startswith(_STARTED)
 
     def _change_unless_started(self, task_id: str, after: str) -> bool:

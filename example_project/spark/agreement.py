@@ -13,15 +13,15 @@ from celery_delayq.spark.reconcile import Summary
 from example_project.spark.pipeline import TASK, read
 from example_project.spark.source import is_cancelled, is_late
 
-#: What there is of a flight in the end, in the order of the table.
+#: The final states of a flight, in the order of the table.
 RUN, WAITS, CANCELLED, UNKNOWN = "run", "waits", "cancelled", "unknown"
 
 
 @dataclass(frozen=True)
 class Line:
-    """What there is of flights of one kind: in the source, in the queue, and runs in the history.
+    """Flights of one kind: number in the source, number in the queue, and runs in the history.
 
-    `wrong` counts the ids for which that is not what it is to be, such as `example`.
+    `wrong` counts the ids with an unexpected state, such as `example`.
     """
 
     kind: str
@@ -34,7 +34,7 @@ class Line:
 
 @dataclass(frozen=True)
 class News:
-    """How many flights there are, and of how many there is news."""
+    """Number of flights, and number of flights with news."""
 
     flights: int
     late: int
@@ -42,7 +42,7 @@ class News:
 
 
 def news_in(flights: DataFrame) -> News:
-    """Count flights, and those of which there is news."""
+    """Count flights, and flights with news."""
     [counts] = flights.agg(
         F.count("*").alias("flights"),
         F.count_if(is_late()).alias("late"),
@@ -52,7 +52,7 @@ def news_in(flights: DataFrame) -> News:
 
 
 def compare(spark: SparkSession, expected: DataFrame) -> list[Line]:
-    """Compare flights with what is scheduled and with what has run.
+    """Compare flights with scheduled tasks and with runs.
 
     Parameters
     ----------
@@ -107,20 +107,20 @@ def problems(
     lines: list[Line],
     left: Mapping[str, int],
 ) -> Iterator[str]:
-    """Say what does not agree.
+    """Return a sentence for each disagreement.
 
     Parameters
     ----------
     news : News
-        What the source says.
+        The numbers of the source.
     first, second : Summary
-        What the runs of `reconcile` say, that before the news and that after it.
+        The results of `reconcile` before the news and after it.
     brought : Mapping[str, int]
-        What the writer says of the day that it has brought forward.
+        The writer's result for the day that it has brought forward.
     lines : list[Line]
-        What was found in the end.
+        The final comparison.
     left : Mapping[str, int]
-        What is ready, leased or dead then.
+        Number of ready, leased and dead tasks at the end.
     """
     yield from _differences("the first run", first, _summary(rows=news.flights, new=news.flights))
     there = news.flights - news.cancelled

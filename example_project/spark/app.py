@@ -1,4 +1,4 @@
-"""The Celery app of the pipeline. It keeps a history: that is what the report is made from."""
+"""The Celery app of the pipeline. It keeps a history, from which the report is made."""
 
 from __future__ import annotations
 

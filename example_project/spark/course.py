@@ -25,16 +25,16 @@ from example_project.spark.day import run_day, start_workers, waiting
 from example_project.spark.options import Options
 from example_project.spark.watching import watching
 
-#: The day begins so long after it is known when: its rows are written meanwhile. Where that takes
-#: longer, what is due by then runs late, and at once.
+#: Seconds between the choice of the day's begin and the begin. Its rows are written meanwhile. If
+#: the writing takes longer, overdue tasks run at once.
 LEAD_S = 10.0
 
-#: The report tells of the load of so many hours to come: the year begins within two weeks.
+#: Number of hours to come in the report's load: the year begins within two weeks.
 AHEAD_H = 24.0 * 380
 
 
 class Course:
-    """The steps; each is to be called once, in the order in which they stand here."""
+    """The steps; call each once, in the order of this class."""
 
     def __init__(
         self, options: Options, console: Console, spark: SparkSession, folder: Path
@@ -43,7 +43,7 @@ class Course:
         self._took: dict[str, float] = {}
 
     def load(self) -> None:
-        """Put reminders of all flights into the queue, as scheduled."""
+        """Schedule reminders of all flights in the queue."""
         show.step(self._console, 2, "The year, from CSV through Spark into the queue")
         shift = placing.weeks_until(datetime.now(timezone.utc))
         self._placed = placing.moved(source.reminded(), shift)
@@ -78,7 +78,7 @@ class Course:
         day, seconds = self._options.day, self._options.seconds
         show.step(self._console, 4, f"{day:%A}, {day.day} {day:%B}, in {seconds:g} s")
         start_workers(self._console, services, self._options.workers)
-        # The clock of this machine, which is that of its Redis.
+        # The clock of this machine, which its Redis uses too.
         starts_ms = round((time.time() + LEAD_S) * 1000)
         clock = CompressedClock(midnight(day), starts_ms, seconds)
         self._fast = placing.compressed(source.reminded(), clock)
@@ -92,7 +92,7 @@ class Course:
             run_day(self._console, services, clock, flights, rest=before - flights)
 
     def report(self) -> None:
-        """Make a page of how the tasks ran, and of what is to come."""
+        """Make a page about finished and future tasks."""
         show.step(self._console, 5, "The report, from the history of runs")
         with self._watched("report"):
             asked = reports.Options(access=pipeline.ACCESS, ahead=AHEAD_H)
@@ -102,7 +102,7 @@ class Course:
         self._console.print(f"  Page: {self._options.html}")
 
     def compare(self) -> dict[str, Any]:
-        """Compare source, queue and history; give what is to be told, with the `problems`."""
+        """Compare source, queue and history; return the results, with the `problems`."""
         show.step(self._console, 6, "Do they agree?")
         due = F.when(F.col("kind") == RUN, self._fast).when(F.col("kind") == WAITS, self._placed)
         with self._watched("compare"):

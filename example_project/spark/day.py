@@ -24,7 +24,7 @@ def start_workers(console: Console, services: Services, number: int) -> None:
     Raises
     ------
     ServiceError
-        One has ended, or does not answer in time.
+        A worker has ended, or does not answer in time.
     """
     deadline = time.monotonic() + _START_S
     with console.status("Starting workers"):
@@ -40,11 +40,11 @@ def start_workers(console: Console, services: Services, number: int) -> None:
 def run_day(
     console: Console, services: Services, clock: CompressedClock, flights: int, rest: int
 ) -> None:
-    """Show the day as it runs, until of all that waits only the `rest` of the year is left.
+    """Show the day as it runs, until only the `rest` of the year waits.
 
-    A day that does not come to that is given up a while after its end: the sums tell then.
+    A day that does not end is given up some time after its end. The sums then report it.
     """
-    # The longest delay is of 22 hours.
+    # The longest delay is 22 hours.
     give_up_ms = clock.real_ms(clock.begins + timedelta(days=2)) + _AFTER_THE_LAST_S * 1000
     with show.running(console, clock) as update:
         while True:
@@ -57,6 +57,6 @@ def run_day(
 
 
 def waiting() -> Waiting:
-    """Ask the queue what there is."""
+    """Count the tasks in the queue."""
     stats = delayq.stats()
     return Waiting(stats.scheduled, stats.ready, stats.leased, stats.dead)

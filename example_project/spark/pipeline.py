@@ -1,4 +1,4 @@
-"""In and out of the queue: what a pipeline of your own would call."""
+"""Into and out of the queue: the calls of a pipeline."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ ACCESS = {"app": "example_project.spark.app"}
 def bring_up_to_date(
     spark: SparkSession, rows: DataFrame, orphans: Literal["report", "cancel"] = "report"
 ) -> Summary:
-    """Schedule what is missing, move what has changed, and cancel what has no row any more."""
+    """Schedule missing rows, move changed ones, and cancel tasks without a row."""
     options = Options(task=TASK, key="flight", eta="remind_at", orphans=orphans, access=ACCESS)
     return reconcile(spark, rows, options)
 
 
 def replace(rows: DataFrame) -> dict[str, int]:
-    """Write rows, in place of what waits of the same flights, and say how many became what."""
+    """Write rows in place of waiting tasks of the same flights; return the number by outcome."""
     columns = {"idcolumn": "flight", "etacolumn": "remind_at"}
     told = write(rows, {"task": TASK, **columns, "onconflict": "replace", **ACCESS})
     return {name: int(told[name]) for name in ("new", "kept", "replaced", "refused")}

@@ -1,4 +1,4 @@
-"""The course of the demonstration: start Redis and Spark, go through the steps, end all."""
+"""The steps of the demonstration: start Redis and Spark, run the steps, end all."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from example_project.spark.session import session
 def run(options: Options, console: Console) -> None:
     """Run the demonstration.
 
-    Raises `WrongSums`, and `ServiceError` when a worker did not start or ended too early.
+    Raises `WrongSums`, and `ServiceError` if a worker did not start or ended too early.
     """
     with (
         log_folder(console, "flight-pipeline-", options.keep) as folder,
@@ -29,7 +29,7 @@ def run(options: Options, console: Console) -> None:
     ):
         environment = {BROKER_URL_VARIABLE: server.url_for("delayq+redis")}
         os.environ.update(environment)
-        # Only now: the app reads the environment when it is imported.
+        # Not earlier: the app reads the environment when it is imported.
         from example_project.spark.course import Course
 
         show.step(console, 1, "Redis and Spark")

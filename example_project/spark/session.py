@@ -1,4 +1,4 @@
-"""A Spark of the demonstration's own, on two cores."""
+"""A Spark session of the demonstration, on two cores."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _END_S = 15.0
 
 @contextmanager
 def session(folder: Path) -> Iterator[SparkSession]:
-    """Give a session that knows the data source; its files and its log are in `folder`."""
+    """Yield a session that knows the data source; its files and its log are in `folder`."""
     celery_delayq.spark.check()
     warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas")
     from pyspark.sql import SparkSession
@@ -36,12 +36,12 @@ def session(folder: Path) -> Iterator[SparkSession]:
     os.environ.pop("SPARK_LOCAL_DIRS", None)
     settings = {
         "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",  # there is one already
+        "spark.ui.showConsoleProgress": "false",  # the demonstration shows its own
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": "8",
         "spark.local.dir": str(folder),
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
-        # Java is here for minutes: what its second compiler takes does not come back.
+        # Java runs for minutes only: the time of its second compiler does not pay off.
         "spark.driver.extraJavaOptions": (
             f"-Djava.io.tmpdir={folder} -XX:-UsePerfData -XX:TieredStopAtLevel=1"
         ),
@@ -51,7 +51,7 @@ def session(folder: Path) -> Iterator[SparkSession]:
         builder = builder.config(name, value)
     with _errors_to(folder / "spark.log"):
         spark = builder.getOrCreate()
-    # Java ignores Ctrl-C, and Spark's own way to stop waits for what it is doing.
+    # Java ignores Ctrl-C, and Spark's own stop waits for running work.
     java = spark.sparkContext._gateway.proc  # type: ignore[union-attr]
     try:
         celery_delayq.spark.register(spark)

@@ -1,4 +1,4 @@
-"""What the demonstration says on the terminal."""
+"""Output of the demonstration on the terminal."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ _KINDS = {
 
 
 def step(console: Console, number: int, what: str) -> None:
-    """Say what comes next."""
+    """Print the next step."""
     console.print(f"\n[bold cyan]{number}[/bold cyan] [bold]{what}[/bold]")
 
 
 def sums(console: Console, summary: Summary) -> None:
-    """Say what a run of reconcile did."""
+    """Print the result of a run of reconcile."""
     said = [f"{number:,} {name}" for name, number in summary.sums() if number]
     console.print(f"  reconcile says: {', '.join(said)}")
 
 
 def result(console: Console, lines: Sequence[Line]) -> None:
-    """Show the table in which source, queue and history stand side by side."""
+    """Print the table that compares source, queue and history."""
     table = Table(title="Source, queue and history, compared by the id of each task")
     table.add_column("flights")
     for name in ("source", "queue", "history", "wrong"):
@@ -45,7 +45,7 @@ def result(console: Console, lines: Sequence[Line]) -> None:
 
 
 def verdict(console: Console, news: News, lines: Sequence[Line]) -> None:
-    """Say what is right about all of it."""
+    """Print the checks that passed."""
     run, waits = lines[0].history, lines[1].queue
     console.print(
         f"[green]{news.flights:,} flights = {run:,} that ran + {waits:,} that wait + "

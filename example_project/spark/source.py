@@ -1,4 +1,4 @@
-"""The flights of 2013 as a data frame, and the rows that they come to."""
+"""The flights of 2013 as a data frame, and their rows for the queue."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from example_project.flights import FlightDataError, data_file, midnight
 from example_project.plan import LEAD, Kind
 
 ZONE = "America/New_York"
-#: Before the departure, as in the demonstration of one day.
+#: Time before the departure, as in the demonstration of one day.
 REMINDED_BEFORE = LEAD[Kind.BOARDING]
 
 
 def unpack(folder: Path) -> Path:
-    """Unpack the CSV file of the data into a folder, and give its path."""
+    """Unpack the CSV file of the data into a folder; return its path."""
     with zipfile.ZipFile(data_file()) as archive:
         return Path(archive.extract("flights.csv", folder))
 
@@ -26,17 +26,18 @@ def unpack(folder: Path) -> Path:
 def read_flights(
     spark: SparkSession, path: Path, first: date, limit: int | None = None
 ) -> DataFrame:
-    """Read flights: id, day, what passengers see, the scheduled departure and the delay.
+    """Read flights: id, day, passengers' view, the scheduled departure and the delay.
 
     Parameters
     ----------
-    limit : int | None
-        Take so many only, from the day `first` on; those of January follow those of December.
+    limit : int
+     None
+        Number of flights, from the day `first` on; those of January follow those of December.
 
     Raises
     ------
     FlightDataError
-        Clocks of New York and the times in UTC that the data has too do not agree.
+        Clock times of New York and UTC times in the data do not agree.
     """
     csv = spark.read.csv(str(path), header=True, nullValue="NA")
     number = {
@@ -56,7 +57,7 @@ def read_flights(
         "origin",
         F.col("dest").alias("destination"),
         scheduled.alias("scheduled"),
-        # Of a clock time without a date nobody knows of which day it is; the delay says it.
+        # A clock time without a date may be of the next day; the delay tells which day it is.
         F.when(F.col("dep_time").isNotNull(), number["dep_delay"]).alias("delay"),
         F.to_timestamp("time_hour").alias("hour"),
     )
@@ -71,30 +72,30 @@ def read_flights(
 
 
 def is_late() -> Column:
-    """Say whether a flight left later than scheduled."""
+    """Return whether a flight left later than scheduled."""
     return F.coalesce(F.col("delay"), F.lit(0)) > 0
 
 
 def is_cancelled() -> Column:
-    """Say whether a flight never left."""
+    """Return whether a flight never left."""
     return F.col("delay").isNull()
 
 
 def departure_known() -> Column:
-    """Give when a flight departs by the news; `None` where it is cancelled."""
+    """Return when a flight departs by the news; `None` if it is cancelled."""
     late_by = F.when(is_late(), F.col("delay")).otherwise(0)
     departure = F.col("scheduled") + F.make_dt_interval(mins=late_by)
     return F.when(~is_cancelled(), departure)
 
 
 def reminded() -> Column:
-    """Say when passengers are reminded, by the column `departure`."""
+    """Return when passengers are reminded, by the column `departure`."""
     before = F.lit(REMINDED_BEFORE // timedelta(minutes=1))
     return F.col("departure") - F.make_dt_interval(mins=before)
 
 
 def rows(flights: DataFrame, remind_at: Column) -> DataFrame:
-    """Give the rows for the queue: the key, when, and the arguments of the task."""
+    """Return the rows for the queue: the key, the due, and the arguments of the task."""
     there = F.from_utc_timestamp("departure", ZONE)
     return flights.select(
         "flight",

@@ -1,4 +1,4 @@
-"""Showing that Spark works, and what that does to the queue."""
+"""Show that Spark works, and its effect on the queue."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LOOK_EVERY_S = 0.25
 
 @contextmanager
 def watching(console: Console, spark: SparkSession, waits: Callable[[], int]) -> Iterator[None]:
-    """Show the tasks of Spark's stage as a bar, and how many tasks `waits` says are scheduled."""
+    """Show the tasks of Spark's stage as a bar, and how many tasks `waits` counts as scheduled."""
     columns = (
         SpinnerColumn(finished_text=" "), BarColumn(20),
         TextColumn("[dim]{task.fields[stage]}"), TextColumn("{task.fields[waits]:,} in the queue"),
@@ -43,7 +43,7 @@ def watching(console: Console, spark: SparkSession, waits: Callable[[], int]) ->
 
 
 def _stage(spark: SparkSession) -> tuple[str, int, int]:
-    """Give the name of the stage that runs, how many of its tasks are done, and all of them."""
+    """Return the name of the running stage, its finished tasks, and all its tasks."""
     tracker = spark.sparkContext.statusTracker()
     for stage_id in tracker.getActiveStageIds():
         stage = tracker.getStageInfo(stage_id)

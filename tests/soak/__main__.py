@@ -1,7 +1,7 @@
 """``python -m tests.soak [--minutes 30] [--seed N]``: the fault tests in their long form.
 
-It runs rounds with new seeds until the time is over. Then it prints a table of tasks that were
-lost, run twice or early. The exit code is 1 if there are any.
+Round after round with new seeds until the time is over; then a table of what was lost, run twice or
+early. The exit code is 1 if anything was.
 """
 
 from __future__ import annotations
