@@ -1,4 +1,4 @@
-"""cancel.lua: what no process holds yet never runs; what one holds is left alone."""
+"""cancel.lua: a message that is not leased never runs; a leased one is left alone."""
 
 from __future__ import annotations
 
@@ -177,11 +177,11 @@ def test_what_a_process_holds_is_left_alone(store: Bench) -> None:
     assert store.state() == before
 
 
-# -- several with one id
+# -- several messages with one id
 
 
 def make_triplets(store: Bench) -> None:
-    """One that runs, one that is ready and two that are scheduled."""
+    """One message runs, one is ready and two are scheduled."""
     store.lease(labelled("a", message_id="n1"))
     store.make_ready(labelled("a", message_id="n2"))
     store.put(labelled("a", message_id="n3"), labelled("a", FAR + 1, message_id="n4"))
@@ -223,7 +223,7 @@ def test_ids_that_begin_alike_are_different(store: Bench) -> None:
     assert len(store.client.hkeys("{q}:entries")) == 6
 
 
-# -- only at a certain due
+# -- only with a certain due
 
 
 def test_what_is_due_at_another_time_stays(store: Bench) -> None:

@@ -1,4 +1,4 @@
-"""find.lua: where everything with an id is, and what is known of it there."""
+"""find.lua: the place of every message with an id, and its values there."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_a_name_that_is_no_text_is_found(store: Bench) -> None:
     ]
 
 
-#: How one message comes to be found in a queue, by its id.
+#: The ways in which a message comes to a queue.
 PLACES: dict[str, Callable[[Bench], object]] = {
     "scheduled": lambda s: s.put(labelled("a")),
     "ready": lambda s: s.make_ready(labelled("a")),

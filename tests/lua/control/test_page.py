@@ -28,7 +28,7 @@ SCRIPT_CALLS: Calls = {
 
 ALL_OF_IT = EntryCondition()
 
-#: In the order of Redis, which is that of bytes and not of any language.
+#: In the order of bytes, as Redis sorts.
 HOSTILE = [
     "",
     "\1",
@@ -164,7 +164,7 @@ def test_what_is_added_between_pages_moves_nothing_else(store: Bench) -> None:
     assert len(set(found)) == len(found)
 
 
-# -- what is paused and due
+# -- entries that are paused and due
 
 
 @pytest.mark.usefixtures("_hundred")
@@ -272,7 +272,7 @@ def test_a_task_whose_name_begins_like_another(store: Bench) -> None:
     assert names(store, EntryCondition("u")) == []
 
 
-# -- what is out of step
+# -- contradictory keys
 
 
 def test_entries_that_cannot_be_read_are_there_too(store: Bench) -> None:
@@ -304,7 +304,7 @@ def test_a_page_takes_what_has_moved_since_at_its_former_place(store: Bench) -> 
         ("e2", FAR + 2, FAR + 2),
         ("e3", FAR - 9, FAR + 3),
     ]
-    # Without a beginning it is where it is.
+    # Without the begin of a reading, it comes at its present due.
     now = store.control.page(QUEUE, EntryCondition(), 5, first.end).entries
     assert [each.name for each in now] == ["e2", "e1"]
 

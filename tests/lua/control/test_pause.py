@@ -1,5 +1,4 @@
-"""pause.lua, and how dispatch/promote.lua and leases/acquire.lua keep to it: paused and due,
-unparked, not handed out."""
+"""pause.lua, and its effect on dispatch/promote.lua and leases/acquire.lua."""
 
 from __future__ import annotations
 

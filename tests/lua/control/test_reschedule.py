@@ -1,4 +1,4 @@
-"""reschedule.lua: scheduled entries get another due, and nothing else of them changes."""
+"""reschedule.lua: scheduled entries get another due, and change in no other way."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""revoke.lua: what was revoked is remembered for a time, for workers that start later."""
+"""revoke.lua: revocations are remembered for a time, for workers that start later."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DAY = 86_400.0
 
 
 def forget(store: Bench, member: str, seconds: float) -> None:
-    """Make it as if something had been revoked so many seconds earlier."""
+    """Move a revocation into the past."""
     store.client.zincrby("delayq:revoked", -seconds * 1000, member)
 
 

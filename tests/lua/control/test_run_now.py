@@ -1,4 +1,4 @@
-"""run_now.lua: from the schedule to the front of the ready list, manually."""
+"""run_now.lua: from the schedule to the front of the ready list."""
 
 from __future__ import annotations
 

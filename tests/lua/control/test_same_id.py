@@ -26,13 +26,13 @@ def put_many(store: Bench, count: int, id: str = "a") -> None:
 
 
 def commands(store: Bench) -> int:
-    """Return how many commands the server has run, also those of scripts."""
+    """Return the number of commands that the server has run, including those of scripts."""
     stats = store.client.info("commandstats")
     return sum(stat["calls"] for name, stat in stats.items() if name != "cmdstat_info")
 
 
 class Watching(Bench):
-    """A store that notes how many commands each of its calls takes, and may do something before."""
+    """A store that notes the number of commands of each call, and may act before a call."""
 
     before: Callable[[], object] = staticmethod(lambda: None)
 
@@ -53,7 +53,7 @@ class Watching(Bench):
 
 
 def leave(store: Bench, place: str) -> None:
-    """Have the owner of a key leave its place."""
+    """Let the owner of a key leave its state."""
     if place == "scheduled":
         store.become_due("a")
         assert store.promote().moved == 1
@@ -68,7 +68,7 @@ def leave(store: Bench, place: str) -> None:
 def test_a_key_takes_no_more_commands_when_many_have_the_id_of_its_owner(
     store: Bench, place: str, policy: str
 ) -> None:
-    """Another wants to have it or, without a policy, the owner leaves its place."""
+    """Another message requests the key or, without a policy, the owner leaves its state."""
 
     costs = []
     for number in (2, 2, 1000):
@@ -84,7 +84,7 @@ def test_a_key_takes_no_more_commands_when_many_have_the_id_of_its_owner(
             leave(watching, place)
         costs.append(watching.costs)
 
-    # The first time the server has to be sent some of the scripts.
+    # The first call also has to send some of the scripts.
     assert costs[1] == costs[2]
 
 
@@ -111,7 +111,7 @@ def learn_scripts(store: Bench) -> None:
 
 
 def change_all(store: Bench, name: str, ids: Sequence[str], number: int) -> list[int]:
-    """Make a change of all that have *ids*, and return how many commands each call took."""
+    """Change all messages with *ids*; return the number of commands of each call."""
     watching = Watching(store)
     found = CHANGES[name](watching, ids)
     assert len(found) == number if name == "find" else found == ["d"] * len(ids)
@@ -131,7 +131,7 @@ def test_a_call_does_not_much_more_for_one_id_that_many_have_than_for_many_ids(
 
     costs = change_all(store, name, ["a"], number)
 
-    # The id alone is a name in each.
+    # The id alone is one of the names.
     assert number // control.ID_BATCH <= len(costs) <= number // (control.ID_BATCH - 1) + 1
     assert max(costs) <= 1.5 * most
 
@@ -141,7 +141,7 @@ def test_a_call_does_not_much_more_for_one_id_that_many_have_than_for_many_ids(
 def test_calls_that_look_at_few_names_do_the_same_as_one(
     store: Bench, monkeypatch: pytest.MonkeyPatch, name: str, names: int
 ) -> None:
-    """With each reply lost, too. Some of the messages run, some are ready, some scheduled."""
+    """Also with each reply lost. Some messages run, some are ready, some are scheduled."""
     found = []
     for number in (names, 100):
         store.client.flushall()
@@ -162,9 +162,9 @@ def test_calls_that_look_at_few_names_do_the_same_as_one(
 
 
 class Meanwhile:
-    """A dispatcher and a worker that go on between two calls, so that messages change their names.
+    """A dispatcher and a worker that act between two calls, so that messages change their names.
 
-    *touched* are the message ids of all messages that the worker has held at any moment.
+    *touched* are the message ids of all messages that the worker has leased at any time.
     """
 
     def __init__(self, store: Bench, seed: int) -> None:
@@ -175,7 +175,7 @@ class Meanwhile:
         self.touched: set[str] = set()
 
     def put_all(self) -> None:
-        """Send messages with one id, some of which get ready or are held."""
+        """Send messages with one id; some become ready or leased."""
         message_ids = [f"n{n:02}" for n in range(24)]
         self.random.shuffle(message_ids)
         for number, message_id in enumerate(message_ids):
@@ -186,7 +186,7 @@ class Meanwhile:
             self.reserve()
 
     def go_on(self) -> None:
-        """Do something of all that may happen."""
+        """Do a random action."""
         for _ in range(self.random.randrange(4)):
             self.random.choice([self.promote, self.reserve, self.requeue, self.put_off, self.ack])()
 
@@ -209,7 +209,7 @@ class Meanwhile:
             self.store.requeue(one[0])
 
     def put_off(self) -> None:
-        """Its task is paused."""
+        """Replace a leased message by itself, as for a paused task."""
         if one := self.take():
             field, entry = one
             self.store.replace(entry, field=field, when_due="keep")
@@ -254,14 +254,14 @@ def test_what_moves_between_two_calls_is_changed_unless_a_worker_has_had_it(
 
 # -- large messages
 
-#: How many messages there are, and how large they are: four of them make a call.
+#: Number of messages, and bytes of each; four of them fit into a call.
 COUNT, SIZE, CALLS = 12, 300_000, 3
 
 IDS = [f"id{n:02}" for n in range(COUNT)]
 
 
 def schedule(store: Bench, ids: list[str]) -> None:
-    """Schedule the messages under these ids, one after the other."""
+    """Schedule messages under these ids, one after the other."""
     for n in range(COUNT):
         message = b"{%02d" % n + b"." * SIZE
         store.schedule(

@@ -1,4 +1,4 @@
-"""delete.lua: dead letters are forgotten."""
+"""delete.lua: dead letters are deleted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""page.lua: dead letters in pages, in order of when they died."""
+"""page.lua: dead letters in pages, in the order of their time of death."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_what_dies_and_goes_meanwhile_is_there_or_not(store: Bench) -> None:
     seed(store, "g", died_ms=20)
     rest = [dead_letter.id for part in found for dead_letter in part]
 
-    # One page is read ahead.
+    # The reader reads one page ahead.
     assert first == ["a", "b"]
     assert rest == ["c", "d", "g"]
 
@@ -99,7 +99,7 @@ def test_reading_changes_nothing(store: Bench) -> None:
 
 
 def test_a_dead_letter_without_an_id_is_one_like_all(store: Bench) -> None:
-    for _ in range(2):  # as when the first reply was lost
+    for _ in range(2):  # as after a lost reply
         store.dead_letters.add(QUEUE, " ", "unreadable", b"a")
     store.dead_letters.add(QUEUE, "\n", "unreadable", b"b")
     store.dead_letters.restore(QUEUE, [("", 10, stored(b"c", 10))])

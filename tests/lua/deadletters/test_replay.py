@@ -88,7 +88,7 @@ def test_a_dead_letter_with_details_is_known_by_when_it_died_too(store: Bench) -
 
 
 def test_another_dead_letter_with_that_id_stays(store: Bench) -> None:
-    """It died after the one that is meant was read, and was replayed by others."""
+    """It died after the caller read the first one, which others have replayed."""
     seed(store, "a", died_ms=DIED + 1000)
     before = store.state()
 
@@ -187,7 +187,7 @@ def test_a_key_that_is_free_is_taken(store: Bench) -> None:
 
 def test_a_key_of_what_a_stock_worker_took_is_free(store: Bench) -> None:
     owned(store, "ready")
-    store.client.delete("q")  # as a stock worker does it: nobody notices
+    store.client.delete("q")  # as a stock worker does; no script sees it
     seed(store, "a")
 
     assert replay(store, ("a", DIED, labelled("a", FAR, unique="dk", policy="e 0 0"))) == ["d"]

@@ -1,5 +1,4 @@
-"""replay_in_place.lua: dead letters whose messages are spelled as Celery does are ready again,
-unread."""
+"""replay_in_place.lua: dead letters with messages in Celery's spelling become ready unparsed."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ from celery_delayq.utils.message_json import decode, encode
 from tests.lua.bench import LAYOUT, QUEUE, Bench, Calls
 from tests.lua.dead_letters import DETAILS, DIED
 
-#: What a sender may have put beside what is known, in a spelling that misleads.
+#: Misleading texts that a sender may add.
 TEXTS = st.sampled_from(
     ["", "plain", '"retries": 3, ', '"delivery_tag": "tag"', "\\", '\\"', "ü\0", '"delayq": {}, ']
 )
@@ -38,7 +37,7 @@ OWN = st.fixed_dictionaries(
 
 
 def usually(plain: Any, *others: Any) -> st.SearchStrategy[Any]:
-    """Return what is plain nine times of ten."""
+    """Return the plain value nine times of ten."""
     return st.integers(0, 9).flatmap(
         lambda n: st.sampled_from(others) if n == 9 else st.just(plain)
     )
@@ -46,7 +45,7 @@ def usually(plain: Any, *others: Any) -> st.SearchStrategy[Any]:
 
 @st.composite
 def messages(draw: st.DrawFn) -> dict[str, Any]:
-    """Messages as Celery and kombu order what is in them, and as others do."""
+    """Messages in the order of Celery and kombu, and in other orders."""
     headers = {
         "task": draw(usually("shop.mail", 'a "task"')),
         "id": draw(usually("id", '"retries": 3, ')),
@@ -79,7 +78,7 @@ def messages(draw: st.DrawFn) -> dict[str, Any]:
 
 
 def sent(argsrepr: str = "()", own: dict[str, Any] | None = None, **tail: Any) -> dict[str, Any]:
-    """Return a message as Celery and kombu spell it, with our data if there are any."""
+    """Return a message as Celery and kombu spell it, with our data if given."""
     with Celery("shop", set_as_current=False) as app:
         made = app.amqp.as_task_v2("id", "shop.mail", argsrepr=argsrepr, retries=3, origin="here")
     properties: dict[str, Any] = {
@@ -111,7 +110,7 @@ ETA = {"eta": "2026-01-01T00:00:00+00:00"}
 
 
 def add_dead_letter(store: Bench, *dead_letters: bytes, details: bytes = DETAILS) -> None:
-    """Keep dead letters that died one ms after the other, with ids from 0 on."""
+    """Store dead letters that died one ms after the other, with ids from 0 on."""
     store.register(QUEUE)
     for n, message in enumerate(dead_letters):
         header = b"2 %d 0 %d failed: why\n" % (DIED + n, len(details))
@@ -239,7 +238,7 @@ def test_what_never_had_a_queue_is_left(store: Bench) -> None:
 
 
 def parsed(record: Record, message: bytes) -> Any:
-    """Return a message without what differs between two ways to change it."""
+    """Return a message without the values that differ between two ways of changing it."""
     found = json.loads(message)
     found["properties"].pop("delivery_tag")
     if found["properties"].get("delayq") in ({}, {"message_id": record.message_id}):

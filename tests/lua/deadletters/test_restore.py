@@ -1,4 +1,4 @@
-"""restore.lua: dead letters come back as they were, from an archive or an export."""
+"""restore.lua: dead letters come back unchanged, from an archive or an export."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""trim.lua: dead letters that are too old, and those that are too many."""
+"""trim.lua: dead letters beyond the longest age, and beyond the limit."""
 
 from __future__ import annotations
 

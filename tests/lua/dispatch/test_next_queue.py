@@ -1,4 +1,4 @@
-"""next_queue.lua, dispatch/defer_queue.lua, deadletters/add.lua and what reads a queue."""
+"""next_queue.lua, dispatch/defer_queue.lua, deadletters/add.lua and scripts that read a queue."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_queues_that_are_left_to_others_are_passed_over(store: Bench) -> None:
     ]
 
     assert [look.queue for look in looks] == ["a", "c", "c", "c", None]
-    # They are overdue all the same: nobody has noted that nothing is.
+    # The entries are overdue nevertheless: no dispatcher has noted that nothing is due.
     assert not store.client.hexists("delayq:clock", "dispatched")
 
 
@@ -148,7 +148,7 @@ def test_the_others_hear_when_the_one_on_duty_looks(store: Bench) -> None:
         (False, 2),
         (True, 2),
     ]
-    # Whether somebody looks at the ready lists, too.
+    # The message also says whether a dispatcher looks at the ready lists.
     assert heard == [b"1", b"1", b"1", None]
 
 

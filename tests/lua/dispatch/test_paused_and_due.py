@@ -1,5 +1,4 @@
-"""What is due while its task is paused is paused and due by dispatch/promote.lua, and comes
-back."""
+"""promote.lua: an entry that is due while its task is paused waits, and comes back later."""
 
 from __future__ import annotations
 
@@ -144,7 +143,7 @@ def test_a_pause_while_it_comes_back_parks_it_again(store: Bench) -> None:
     store.pause()
     store.promote()
     store.resume()
-    # Four come back, which is half of the work.
+    # Four entries come back, which is half of the work.
     assert store.promote(limit=4).moved == 2
     store.pause()
     while store.next_queue().queue is not None:
@@ -249,7 +248,7 @@ def test_what_a_worker_had_already_goes_back_and_is_paused_due(store: Bench) -> 
     assert store.promote().moved == 0
 
     found = store.state()
-    # It was due before it was taken.
+    # Its due was before the read.
     assert found["{q}:paused_due"] == {member("tasks.t", 1, "a"): 0}
     assert found["{q}:unique"] == {b"k": taken_by("a")}
     assert "{q}:leased_index" not in found

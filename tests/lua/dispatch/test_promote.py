@@ -1,4 +1,4 @@
-"""promote.lua: from the schedule to the ready lists, each entry once, bad ones aside."""
+"""promote.lua: from the schedule to the ready lists, each entry once; bad ones become dead."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SCRIPT_CALLS: Calls = {
 
 
 def overdue(store: Bench, id: str, due_ms: int, **options: object) -> None:
-    """Store an entry whose moment has passed, as after a time without any dispatcher."""
+    """Store a due entry, as after a period without a dispatcher."""
     store.schedule(QUEUE, entry(id, FAR + due_ms, **options))  # type: ignore[arg-type]
     store.become_due(id, due_ms)
 

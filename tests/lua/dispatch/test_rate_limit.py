@@ -1,4 +1,4 @@
-"""dispatch/rate_limit.lua: no more entries a second, and no more ready messages, than allowed."""
+"""dispatch/rate_limit.lua: the limits of entries a second and of ready messages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PACE = "{q}:pace"
 
 
 def overdue(store: Bench, number: int, first: int = 0, *, task: str = "tasks.t") -> None:
-    """Store entries that are due, of which the first is due first."""
+    """Store due entries, in the order of their dues."""
     store.put(*(labelled(f"e{n:03}", task=task) for n in range(first, first + number)))
     for n in range(first, first + number):
         store.become_due(f"e{n:03}", n + 1)
@@ -24,17 +24,17 @@ def promote(store: Bench, *, rate: float = 0, max_ready: int = 0, limit: int = 1
 
 
 def last_us(store: Bench) -> float:
-    """Return when the last promotion was, by Redis' clock."""
+    """Return the time of the last promotion by Redis' clock."""
     return float(store.client.hget(PACE, "at") or 0)
 
 
 def pass_time(store: Bench, seconds: float) -> None:
-    """Make it as if the last promotion had been so much earlier."""
+    """Move the last promotion into the past."""
     store.client.hset(PACE, "at", f"{last_us(store) - seconds * 1e6:.0f}")
 
 
 def ready(store: Bench) -> list[bytes]:
-    """Return what is ready, the next to run first."""
+    """Return the ready messages, the next to run first."""
     messages: list[bytes] = store.client.lrange("q", 0, -1)
     return messages[::-1]
 
@@ -69,7 +69,7 @@ def test_later_as_many_as_the_time_allows_in_order_of_due(store: Bench) -> None:
         began = last_us(store)
         pass_time(store, seconds)
         moved = promote(store, rate=100).moved
-        taken = (last_us(store) - began) / 1e6  # the test takes its time, too
+        taken = (last_us(store) - began) / 1e6  # the test takes time, too
         assert allowed <= moved <= allowed + 1 + 100 * taken
         total += moved
         assert ready(store) == expected(total)
@@ -102,7 +102,7 @@ def test_dispatchers_look_again_when_the_next_are_allowed(
     overdue(store, 400)
     promote(store, rate=rate)
 
-    # However late this comes: a tenth of a second is the most that is allowed at once.
+    # Even if this call is late: a burst is a tenth of a second at most.
     look = promote(store, rate=rate, limit=200).look
     assert look.queue == "q"
     assert look.wait is not None
@@ -154,7 +154,7 @@ def test_paused_and_unreadable_ones_do_not_make_others_wait(store: Bench) -> Non
         if not promoted.moved:
             assert promoted.look.wait == 0
 
-    assert looks <= 21  # five at a time, with nothing to wait for
+    assert looks <= 21  # five at a time, without a wait
     assert ready(store) == expected(1, 100)
 
 

@@ -1,4 +1,4 @@
-"""What may start only for so long after it was due is a dead letter when it is later."""
+"""A message with skip_after that is too late becomes a dead letter."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.lua.bench import QUEUE, REGISTERED, Bench, bodies, labelled, member, 
 
 
 def scheduled(store: Bench, skip_after: int, *, late: int, unique: str = "-") -> None:
-    """Store an entry that was due so many ms ago."""
+    """Store an entry that was due *late* ms ago."""
     store.put(labelled("a", skip_after=skip_after, unique=unique))
     store.become_due("a", store.now_ms() - late)
 
@@ -101,7 +101,7 @@ def test_what_is_to_be_delivered_alone_may_be_late_too(store: Bench) -> None:
 def test_what_stock_workers_gave_back_has_no_due_and_runs(store: Bench) -> None:
     store.make_ready(labelled("a", skip_after=1000), due_ms=store.now_ms())
     message = store.client.rpop("q")
-    store.reserve()  # nothing is ready, so nothing is known to be waiting
+    store.reserve()  # no message is ready, so READY_INDEX is empty
     store.client.rpush("q", message)
 
     assert bodies(store.reserve("2")) == [message]

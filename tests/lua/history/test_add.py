@@ -1,4 +1,4 @@
-"""The history: a line for each run, written with what ends it, and once."""
+"""The history: one line for each run, written once with the end of the run."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def store(delayq_redis: RedisUnderTest) -> Bench:
 
 @pytest.fixture(params=["once", "lost reply"])
 def caller(request: pytest.FixtureRequest, store: Bench) -> Bench:
-    """A store whose calls are made once, or twice since their reply is lost."""
+    """A store that makes each call once, or twice, as after a lost reply."""
     return store if request.param == "once" else repeating(store)
 
 
@@ -50,13 +50,13 @@ def lines(store: Bench) -> list[bytes]:
 
 
 def ack(store: Bench, **runs: bytes) -> int:
-    """Acknowledge the messages in places that are named, with their lines."""
+    """Acknowledge the messages in the named places, with their lines."""
     call = store.leases.ack_call(QUEUE, "me", {f"1:{n[1:]}": run for n, run in runs.items()})
     return Acked(*store.run(call)).known
 
 
 def retry_call(store: Bench, what: Entry, field: str, run: bytes) -> Call:
-    """Return the call that schedules a retry and tells of the run before it."""
+    """Return the call that schedules a retry and records the run before it."""
     return replace_call(store, QUEUE, what, QUEUE, "me", field, when_due="push", run=run)
 
 
@@ -194,7 +194,7 @@ def test_a_process_that_counts_as_gone_tells_and_does_not_come_back_by_it(store:
     assert lines(store) == [b"a"]
 
 
-# -- how much is kept, keys of another type, and a full server
+# -- size of the history, keys of another type, and a full server
 
 
 def test_about_as_many_are_kept_as_wanted(store: Bench) -> None:
@@ -208,7 +208,7 @@ def test_about_as_many_are_kept_as_wanted(store: Bench) -> None:
     assert store.history.first() is not None
 
 
-#: By name: a call that ends the message under ``1:1`` and tells of its run.
+#: By name: a call that ends the message under ``1:1`` and records its run.
 ENDS: dict[str, Callable[[Bench], object]] = {
     "ack": lambda s: ack(s, _1=b"run"),
     "dead letter": lambda s: s.leases.dead_letter(QUEUE, "me", "1:1", "id", "why", b"", b"run"),

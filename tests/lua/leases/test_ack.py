@@ -1,4 +1,4 @@
-"""ack.lua: what is done is forgotten, and with it how often it was delivered."""
+"""ack.lua: finished messages and their counts of deliveries are forgotten."""
 
 from __future__ import annotations
 

@@ -116,7 +116,7 @@ def test_taking_more_extends_the_lease_on_all_that_is_held(store: Bench) -> None
     store.reserve("2", 1)
 
     assert store.state()["{q}:leases"] == {b"me": 10}
-    # A look too early finds the lease extended, and looks again.
+    # A look that is too early finds the lease extended, and plans the next one.
     assert store.state()["delayq:lease_ends"] == {b"q": 5}
 
 
@@ -175,7 +175,7 @@ def test_a_message_id_belongs_to_the_process_that_made_it(store: Bench) -> None:
 
 @pytest.mark.parametrize("done", ["1:1", "1:2", "1:3"])
 def test_a_repeat_after_an_acknowledgement_loses_and_moves_nothing(store: Bench, done: str) -> None:
-    # The first request reaches Redis late, over a connection that was given up.
+    # The first request reaches Redis late, over a closed connection.
     store.push(b"a", b"b", b"c", b"d", b"e", b"f")
     store.reserve("1", 3)
     store.ack(done)
@@ -190,7 +190,7 @@ def test_a_repeat_after_an_acknowledgement_loses_and_moves_nothing(store: Bench,
 
 
 def test_a_repeat_after_all_was_acknowledged_takes_nothing(store: Bench) -> None:
-    """Its fields were used: an ack that is sent again would hit another message."""
+    """Its fields were used: a repeated ack would hit another message."""
     store.push(b"a", b"b", b"c")
     store.reserve("1", 2)
     store.ack("1:1", "1:2")
@@ -201,7 +201,7 @@ def test_a_repeat_after_all_was_acknowledged_takes_nothing(store: Bench) -> None
 
 
 def test_a_request_that_was_overtaken_by_a_later_one_takes_nothing(store: Bench) -> None:
-    # Two channels of one process; it asks again with a new message id.
+    # Two channels of one process; it repeats the request with a new number.
     store.push(b"a", b"b", b"c")
     store.reserve("10", 1)
     before = store.state()
@@ -219,8 +219,7 @@ def test_a_call_that_found_nothing_may_be_repeated_with_success(store: Bench) ->
 
 
 def test_a_repeat_after_a_part_was_taken_back_loses_nothing(store: Bench) -> None:
-    # Redis was not reached for longer than a lease, and leases/reclaim_expired.lua works in
-    # batches.
+    # Redis was away for longer than a lease, and leases/reclaim_expired.lua works in batches.
     store.hold(b"a", b"b", b"c")
     store.client.hdel("{q}:leased:me", "1:1")
     store.client.rpush("q", b"d", b"a")
@@ -232,7 +231,7 @@ def test_a_repeat_after_a_part_was_taken_back_loses_nothing(store: Bench) -> Non
     assert sorted(found) == [b"a", b"b", b"c", b"d"]
 
 
-# -- how often it was delivered
+# -- counts of deliveries
 
 
 def test_former_deliveries_are_told_also_to_a_repeat(store: Bench) -> None:

@@ -13,7 +13,7 @@ from tests.lua.bench import FAR, QUEUE, Bench, any_bytes, bodies, counts, entry
 def test_any_bytes_pass_through_each_state(store: Bench, message: bytes) -> None:
     store.push(message, step=6)
     assert store.client.lrange("q\x06\x166", 0, -1) == [message]
-    for _ in range(2):  # a repeat gets the same
+    for _ in range(2):  # a repeat returns the same
         assert bodies(store.reserve("1")) == [message]
         assert store.client.hgetall("{q}:leased:me") == {b"1:1": b"6\n" + message}
 

@@ -1,4 +1,4 @@
-"""dead_letter.lua: what a process holds becomes a dead letter, byte for byte."""
+"""dead_letter.lua: a leased message becomes a dead letter, byte for byte."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""extend.lua: a sign of life extends the lease on all that a process holds of a queue."""
+"""extend.lua: a heartbeat extends the lease on all messages of a process in a queue."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def test_a_beat_extends_the_lease_and_tells_how_much_is_held(store: Bench) -> No
     assert store.leases.extend(QUEUE, "me", LEASE) == 2
 
     assert store.state() == {
-        # A look too early costs little, and looks again when the lease ends.
+        # A look that is too early costs little, and plans one at the end of the lease.
         "delayq:lease_ends": {b"q": 5},
         "{q}:leased:me": {b"1:1": b"0\na", b"1:2": b"0\nb"},
         "{q}:leases": {b"me": 10},

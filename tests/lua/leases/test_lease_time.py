@@ -1,4 +1,4 @@
-"""next_queue.lua: lease time passes while someone looks, and stands still while nobody does."""
+"""next_queue.lua: lease time passes while a dispatcher looks, and otherwise stands still."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MAX_GAP = 200.0
 
 
 def look(store: Bench) -> tuple[str, ...]:
-    """Look at the next-due index; return the queues with a lease that has ended."""
+    """Look at the next-due index; return the queues with an ended lease."""
     return store.next_queue(MAX_GAP).reclaim_expired
 
 
@@ -143,7 +143,7 @@ def test_the_first_look_of_all_lets_nothing_end(store: Bench) -> None:
 def test_what_is_taken_after_a_gap_before_anyone_has_looked_is_held_no_longer(
     store: Bench, beats: bool
 ) -> None:
-    # A worker is started after a night without any, and asks before its dispatcher does.
+    # After a night without workers, a new one asks before its dispatcher does.
     go_unwatched(store.client, 8 * 3600)
     store.hold(b"a")
     look(store)

@@ -11,7 +11,7 @@ from tests.lua.bench import QUEUE, REGISTERED, Bench, bodies, counts, labelled, 
 from tests.lua.totals.counting import counted
 from tests.support.leases import ack
 
-#: Why a message does not run, and what its end is counted as.
+#: Why a message does not run, and the counter of its end.
 HOW = {"cancelled": "cancelled", "replaced": "replaced", "skipped": "dead:skipped"}
 
 every_way = pytest.mark.parametrize("how", HOW)
@@ -20,7 +20,7 @@ WHAT = labelled("a", skip_after=1000, unique="dk")
 
 
 def not_to_run(store: Bench, how: str) -> None:
-    """Make a message ready that does not run."""
+    """Make a message ready that will not run."""
     store.make_ready(WHAT, due_ms=store.now_ms())
     if how == "cancelled":
         store.cancel("a")
@@ -32,7 +32,7 @@ def not_to_run(store: Bench, how: str) -> None:
 
 
 def marks(store: Bench, number: str, who: str = "me") -> list[str]:
-    """Lease for a worker; return why its messages do not run."""
+    """Lease for a worker; return the marks of its messages."""
     reserved = store.reserve(number, who=who, reports=True)
     assert bodies(reserved) == [message_of(WHAT)] * len(reserved.marks)
     return [mark.why for mark in reserved.marks.values()]
@@ -94,7 +94,7 @@ def test_lateness_is_that_of_the_moment_when_it_is_leased(store: Bench) -> None:
 
 @every_way
 def test_it_is_dropped_where_another_one_has_its_id(store: Bench, how: str) -> None:
-    """Whoever waits for the id waits for the other one."""
+    """Callers that wait for the id wait for the other message."""
     not_to_run(store, how)
     store.put(labelled("a", message_id="other"))
 

@@ -1,5 +1,4 @@
-"""reclaim_expired.lua: what a process held that was not heard of for the length of its lease comes
-back."""
+"""reclaim_expired.lua: messages of a process without heartbeats come back after its lease."""
 
 from __future__ import annotations
 
@@ -60,7 +59,7 @@ def test_batches_of_one_process_come_back_in_the_order_in_which_it_took_them(
 
     store.reclaim_expired()
 
-    # By number: '10' comes after '9', in message ids and in places.
+    # By number: '10' comes after '9', in request numbers and in places.
     assert store.client.lrange("q", 0, -1) == messages[::-1]
 
 
@@ -86,7 +85,7 @@ def test_a_step_that_the_layout_lacks_goes_to_the_first_list(store: Bench) -> No
 
 
 def test_calls_take_back_a_hundred_each_and_all_run_in_order(store: Bench) -> None:
-    # So long that Redis keeps the hash as a table, of which a part can be read.
+    # Redis stores a hash of this size as a table, of which it can read a part.
     messages = [b"%03d" % n + b"." * 100 for n in range(450)]
     store.hold(*messages)
     store.pass_time()
@@ -157,7 +156,7 @@ def test_who_held_only_a_retried_message_wakes_nobody(store: Bench) -> None:
     assert not store.client.exists("{q}:wake", "{q}:leased:me", "{q}:leases", "delayq:lease_ends")
 
 
-# -- whose
+# -- which process
 
 
 def test_what_other_processes_hold_is_not_touched(store: Bench) -> None:
@@ -212,7 +211,7 @@ def test_other_queues_are_not_touched(store: Bench) -> None:
     assert store.state()["delayq:lease_ends"] == {b"other": -1}
 
 
-# -- when to look again
+# -- the next look
 
 
 def test_the_next_look_is_when_the_next_lease_ends(store: Bench) -> None:
@@ -244,7 +243,7 @@ def test_a_queue_that_is_not_looked_at_is_when_its_leases_are_reclaimed(store: B
     assert store.state()["delayq:lease_ends"] == {b"q": 10}
 
 
-# -- how often
+# -- counts of deliveries
 
 
 def test_a_message_that_is_held_too_often_is_a_quarantined_and_then_dead(store: Bench) -> None:
@@ -275,7 +274,7 @@ def test_a_message_that_is_held_too_often_is_a_quarantined_and_then_dead(store: 
 @pytest.mark.parametrize(
     ("alone", "before", "most", "expected"),
     [
-        # The limit was lowered, or its neighbours killed its processes.
+        # The limit was lowered, or other messages have killed its processes.
         (False, 70, 5, "quarantined"),
         (False, 1000, 0, "requeued"),
         (True, 9, 0, "requeued"),
@@ -335,7 +334,7 @@ def test_quarantined_come_one_by_one_those_that_waited_before_first(store: Bench
 
 
 def test_a_lease_that_nobody_looked_at_has_not_ended(store: Bench) -> None:
-    # Redis stood still while a dispatcher was on its way from dispatch/next_queue.lua to here.
+    # Redis stood still between a dispatcher's dispatch/next_queue.lua and this call.
     store.hold(b"a")
     go_unwatched(store.client, 3600)
 

@@ -1,4 +1,4 @@
-"""replace.lua: what takes the place of a held message is scheduled in the same step."""
+"""replace.lua: the replacement of a leased message is scheduled in the same step."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def test_a_quarantined_may_be_retried(store: Bench) -> None:
     assert "{q}:deliveries" not in store.state()
 
 
-# -- a lease that is gone
+# -- a lost lease
 
 
 def test_what_was_given_to_others_meanwhile_is_theirs_to_retry(store: Bench) -> None:
@@ -178,7 +178,7 @@ def test_what_was_given_to_others_meanwhile_is_theirs_to_retry(store: Bench) -> 
 # -- a reply was lost
 
 
-#: By name: the retry that is sent twice, steps between both calls, and the second answer.
+#: By name: the retry that is sent twice, steps between both calls, and the second reply.
 AGAIN: dict[str, tuple[Entry, list[Callable[[Bench], object]], str]] = {
     "scheduled": (entry("r", FAR), [], "duplicate"),
     "ready": (entry("r", 1), [], "duplicate"),

@@ -1,4 +1,4 @@
-"""requeue.lua: what a process holds goes back to where it came from."""
+"""requeue.lua: leased messages go back to their lists."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_messages_go_back_to_where_they_were_in_the_same_order(store: Bench) -> 
 
     assert store.requeue("1:1", "1:2", "1:3") == (3, 0)
 
-    # What is left of the lease ends by itself.
+    # The rest of the lease ends by itself.
     assert store.state() == ready | {"delayq:lease_ends": {b"q": 10}, "{q}:leases": {b"me": 10}}
 
 
@@ -178,7 +178,7 @@ def test_the_others_of_a_batch_go_back_when_one_is_dead(store: Bench) -> None:
 
 @pytest.mark.parametrize("last", [False, True])
 def test_a_quarantined_that_goes_back_is_still_delivered_alone(store: Bench, last: bool) -> None:
-    # A worker that shuts down gives it back before it has started it.
+    # A worker that shuts down returns it unstarted.
     store.push(b"a")
     store.quarantine(b"deadly")
     assert bodies(store.reserve("1")) == [b"deadly"]

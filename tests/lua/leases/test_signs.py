@@ -1,4 +1,4 @@
-"""signs.lua: which of some lists are there."""
+"""signs.lua: the lists that exist."""
 
 from __future__ import annotations
 

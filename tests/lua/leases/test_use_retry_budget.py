@@ -25,7 +25,7 @@ def test_so_many_may_be_spent_and_no_more(store: Bench) -> None:
 
 
 def test_what_is_spent_may_be_asked_for_again(store: Bench) -> None:
-    """A task that is delivered again has the retry that it had before."""
+    """A task that is delivered again uses its earlier retry."""
     assert spend(store, "a 0", "b 0", "c 0", "a 0", "b 0") == [True, True, False, True, True]
 
 

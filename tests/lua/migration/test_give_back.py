@@ -1,5 +1,4 @@
-"""give_back.lua and repair/forget_ready.lua: back to stock workers, as things are at that
-moment."""
+"""give_back.lua and repair/forget_ready.lua: tasks go back to stock workers."""
 
 from __future__ import annotations
 
@@ -65,7 +64,7 @@ def test_several_go_in_their_order_and_the_others_stay(store: Bench) -> None:
     assert store.release(*some) == "dud"
 
     found = store.state()
-    assert found["q"] == [b"d", b"a"]  # the first to run stands last
+    assert found["q"] == [b"d", b"a"]  # the first to run is the last one
     assert found["{q}:due"] == {b"c": FAR + 2}
 
 
@@ -128,7 +127,7 @@ def test_a_repeat_gives_the_same_answer_and_pushes_nothing_more(store: Bench) ->
     assert sorted(store.state()["{q}:due"]) == [b"a", b"b"]
 
 
-# -- what is ready
+# -- ready messages
 
 
 def forget(store: Bench, *some: tuple[Tracked, bytes]) -> int:
@@ -192,11 +191,11 @@ def test_forgetting_again_changes_nothing(store: Bench) -> None:
     assert store.state() == before
 
 
-# -- many cancelled ones
+# -- many cancelled messages
 
 
 def turn(store: Bench, *args: Any) -> Any:
-    """Turn a part of the list around; return how many are left."""
+    """Rotate a part of the list; return the number of messages left."""
     key = store.keys.queue(QUEUE)
     keys = [*key.state, "q", key.turning("q")]
     return store.run(Call("repair/drop_cancelled", keys, [*args]))

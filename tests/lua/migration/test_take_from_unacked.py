@@ -20,7 +20,7 @@ LEASED = Unacked("unacked", "unacked_index", "tag-1")
 
 @pytest.fixture(autouse=True)
 def _held(store: Bench) -> None:
-    """A message that a stock worker holds."""
+    """Give a message to a stock worker."""
     store.client.hset("unacked", "tag-1", b"[{}, '', 'q']")
     store.client.zadd("unacked_index", {"tag-1": 5})
 

@@ -1,4 +1,4 @@
-"""announce_version.lua: the code version that was announced last counts."""
+"""announce_version.lua: the newest live code version is active."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ DAY = 24 * 3600 * 1000
 def active(
     store: Bench, version: str, since: int | None = None, *, source: str = "code", alive: int = LONG
 ) -> str:
-    """Say that a version is about; return which one counts."""
+    """Announce a version; return the active one."""
     return store.periodic.announce_version(source, version, since, alive).version
 
 
 def be_silent(store: Bench, version: str, ms: int = 2 * LONG) -> None:
-    """Make it as if nobody had said for so long that a version is about."""
+    """Move the last announcement of a version into the past."""
     field = f"code\0{version}"
     since, _, last = (store.client.hget(KEY, field) or b"").partition(b" ")
     store.client.hset(KEY, field, f"{int(since)} {int(last) - ms}")
@@ -38,7 +38,7 @@ def versions(store: Bench) -> set[bytes]:
     return {field.removeprefix(b"code\0") for field in store.client.hkeys(KEY)}
 
 
-# -- which counts
+# -- the active version
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def versions(store: Bench) -> set[bytes]:
         ("one one", "one one"),
         ("two one two", "two one one"),
         ("one two one", "one two two"),
-        # Rolled back, the old one counts when the new one is silent; then rolled out again.
+        # Rolled back: the old one is active when the new one is silent. Then rolled out again.
         ("one two -two one", "one two one"),
         ("one two -two one two", "one two one two"),
     ],
@@ -67,7 +67,7 @@ def test_the_version_that_came_last_counts_until_it_is_silent(
 
 @pytest.mark.parametrize("away", [2 * LONG, DAY, 7 * DAY - LONG])
 def test_an_old_version_that_was_silent_for_long_stays_an_old_one(away: int, store: Bench) -> None:
-    """Its one worker crashes while another version is tried, or an old host is started again."""
+    """Its only worker crashes while another version is tried, or an old host is started again."""
     active(store, "one")
     be_silent(store, "one", away)
     active(store, "two")
@@ -111,7 +111,7 @@ def test_one_that_was_about_before_the_clock_was_set_back_is_so_until_it_is_sile
 def test_a_time_in_which_nobody_spoke_takes_nothing_from_the_new_one(
     away: int, store: Bench
 ) -> None:
-    """Redis is away in a rolling active, or its clock is set; several old workers speak first."""
+    """Redis is away in a rollout, or its clock is set; several old workers announce first."""
     active(store, "one")
     active(store, "two")
     be_silent(store, "two", LONG // 3)
@@ -127,7 +127,7 @@ def test_a_time_in_which_nobody_spoke_takes_nothing_from_the_new_one(
 def test_rolling_back_after_all_had_gone_the_old_one_counts_in_the_end(
     pause: int, store: Bench
 ) -> None:
-    """One worker of it, which speaks as seldom as that."""
+    """It has one worker, which announces as seldom as possible."""
     active(store, "one")
     active(store, "two")
     found = []
@@ -152,7 +152,7 @@ def test_one_that_had_gone_before_the_clock_was_set_back_has_gone(back: int, sto
 
 
 def test_a_process_remembers_since_when_its_version_is_known(store: Bench) -> None:
-    """When Redis has lost all, order stays."""
+    """The order stays when Redis has lost all data."""
     now = store.now_ms()
 
     assert active(store, "two", now - 1000) == "two"

@@ -1,4 +1,4 @@
-"""add.lua: from the publisher into the schedule, or straight to ready."""
+"""add.lua: from the publisher into the schedule, or directly to ready."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""exists.lua: whether messages are there, so that those need not be made."""
+"""exists.lua: whether messages exist, so that the caller does not make them again."""
 
 from __future__ import annotations
 

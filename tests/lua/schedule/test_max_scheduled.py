@@ -1,4 +1,4 @@
-"""add.lua refuses an entry that would be one too many."""
+"""add.lua refuses an entry beyond the limit."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.lua.uniques import owned, where_it_is
 
 @pytest.fixture
 def store(delayq_redis: RedisUnderTest) -> Bench:
-    """A store with room for three."""
+    """A store with room for three entries."""
     return bench(delayq_redis, max_scheduled=3)
 
 

@@ -1,4 +1,4 @@
-"""purge.lua: what waits in a queue is forgotten, what is held or dead stays."""
+"""purge.lua: scheduled and ready messages go, leased and dead ones stay."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SCRIPT_CALLS: Calls = {
 
 @pytest.fixture
 def _full_queue(store: Bench) -> None:
-    """A queue with something in every state."""
+    """A queue with messages in every state."""
     store.hold(b"held")
     store.schedule(QUEUE, entry("a", FAR))
     store.schedule(QUEUE, entry("b", FAR + 1))
@@ -50,7 +50,7 @@ def test_what_waits_is_forgotten_and_counted(store: Bench) -> None:
 
 @pytest.mark.usefixtures("_full_queue")
 def test_a_deleted_queue_leaves_the_registry_and_its_counts_go(store: Bench) -> None:
-    """It stays there as long as it has dead letters, which nobody would find else."""
+    """The queue stays registered while it has dead letters: commands find them by the registry."""
     assert store.purge(QUEUE, deleted=True) == (5, 2)
 
     found = store.state()
@@ -95,7 +95,7 @@ def test_what_is_scheduled_afterwards_is_found(store: Bench) -> None:
 def test_unique_keys_of_what_processes_hold_stay_however_much_that_is(
     store: Bench, monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
-    """All others go, also those of more than one call."""
+    """All other keys go, also with more than one call."""
     monkeypatch.setattr(schedule, "PURGE_MESSAGES", most)
     store.make_ready(labelled("held", unique="dheld"), labelled("held", message_id="second"))
     store.reserve()

@@ -1,4 +1,4 @@
-"""push_ready.lua: from the publisher into the ready lists, and whoever waits is woken."""
+"""push_ready.lua: from the publisher into the ready lists, and consumers wake."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""include/unique_policy.lua: one entry for each unique key, and what becomes of the second."""
+"""include/unique_policy.lua: one entry for each unique key, and the outcome of a second one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from celery_delayq.model.publish_outcome import Put
 from tests.lua.bench import FAR, QUEUE, Bench, as_scheduled, bodies, labelled, message_of, taken_by
 from tests.lua.uniques import KEY, either_scope, owned, run_all, where_it_is
 
-# -- the first
+# -- the first entry
 
 
 @either_scope
@@ -109,7 +109,7 @@ def test_one_that_is_due_replaces_too(store: Bench) -> None:
 
 @where_it_is
 def test_the_same_id_may_replace_itself(store: Bench, place: str) -> None:
-    """A debounce with an id of its own: duplicate ids, of which one has the key."""
+    """A debounce with its own id: duplicate ids, of which one has the key."""
     owned(store, place, id="a")
     new = labelled("a", FAR, message_id="new", unique="dk")
 
@@ -225,7 +225,7 @@ def test_later_waits_no_longer_than_max_wait_after_the_first(store: Bench) -> No
     store.put(labelled("c", 90_000, relative=True, unique="sk", policy=policy))
     assert store.client.zscore("{q}:due", "c") == began + 60_000
 
-    store.client.hset(KEY, "k", taken_by("c", since=began - 70_000))  # it began that much earlier
+    store.client.hset(KEY, "k", taken_by("c", since=began - 70_000))  # it began earlier
     last = labelled("d", FAR, unique="sk", policy=policy)
     assert store.put(last) == [Put("replaced", "c")]
     assert bodies(store.reserve()) == [message_of(last)]
@@ -301,7 +301,7 @@ def test_a_full_server_leaves_nothing_half_stored(
     before = store.state()
     store.fill()
 
-    if place == "scheduled":  # one takes the place of the other
+    if place == "scheduled":  # memory use stays
         assert store.put(new) == [Put("replaced", "old")]
         store.make_room()
         assert store.client.hvals(KEY)[0].endswith(taken_by("new"))

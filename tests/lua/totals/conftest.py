@@ -10,7 +10,7 @@ from tests.lua.totals.counting import Counting
 
 @pytest.fixture
 def new(store: Bench) -> Counting:
-    """What was counted since the last call."""
+    """The counts since the last call."""
     return Counting(store)
 
 

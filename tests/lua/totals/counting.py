@@ -1,4 +1,4 @@
-"""What was counted in a queue, and what is there."""
+"""Counts of a queue, and its messages."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from celery_delayq.store.schedule import Store
 from tests.lua.bench import DEFAULT, QUEUE, Bench
 from tests.support.totals import totals_of
 
-#: A message that can be replayed as it is.
+#: A message that can be replayed unchanged.
 MESSAGE = json.dumps(
     {
         "body": "W10=",
@@ -39,7 +39,7 @@ def _shown(totals: Totals) -> dict[str, int]:
 
 
 def present(store: Store, queue: str = QUEUE) -> int:
-    """Return how many messages are scheduled, ready or leased."""
+    """Return the number of scheduled, ready and leased messages."""
     client, key = store.client, store.keys.queue(queue)
     waiting = sum(client.llen(name) for name in store.keys.ready_lists(queue, DEFAULT))
     held = sum(1 for name in client.keys(key.leased("*")) for value in client.hvals(name) if value)
@@ -47,7 +47,7 @@ def present(store: Store, queue: str = QUEUE) -> int:
 
 
 class Counting:
-    """Tells what was counted since the last time, and that the counters add up."""
+    """Returns the counts since the last call, and checks that the counters add up."""
 
     def __init__(self, store: Bench) -> None:
         self._store = store

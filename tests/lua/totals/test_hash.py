@@ -1,4 +1,4 @@
-"""The hash of the counters: when it begins, where it cannot be written, who writes it."""
+"""The hash of the counters: its begin, writes that fail, and the scripts that write it."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_full_server_counts_what_it_does(store: Bench, new: Counting) -> None:
     assert new() == {"acked": 1, "redelivered": 1}
 
 
-#: What brings messages into a queue, makes them ready or takes them out.
+#: Calls that bring messages into a queue, make them ready or take them out.
 MOVES = re.compile(
     r"'(?:[LR]PUSH|[LR]POP|LREM)'|\b(?:store_message|put_entry|put_ready|take_entry|remove_entry|"
     r"add_dead_letter|end_batch|release)\("

@@ -1,4 +1,4 @@
-"""What is done with leased messages is counted, each once; so are others in the ready lists."""
+"""Each action on leased messages is counted once, and so are messages from other programs."""
 
 from __future__ import annotations
 

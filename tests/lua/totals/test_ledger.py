@@ -1,4 +1,4 @@
-"""The ledger of ``test_faults_counters.py`` agrees with the counters, and notices a wrong one."""
+"""The ledger of ``test_faults_counters.py`` agrees with the counters, and finds a wrong one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NAMES = (*COUNTERS, *(f"dead:{reason}" for reason in REASONS))
 
 @pytest.fixture
 def journal(delayq_redis_factory: Callable[..., EmbeddedRedis]) -> Callable[[], Journal]:
-    """Read the log of a server on which something of each kind has happened."""
+    """Read the log of a server on which every kind of action has happened."""
     server = delayq_redis_factory(appendfsync="always")
     with server.client() as client:
         store = Bench(client, Keys(), DEFAULT)

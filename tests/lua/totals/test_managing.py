@@ -1,4 +1,4 @@
-"""What is cancelled, purged, dead-lettered and replayed is counted, each once."""
+"""Cancelled, purged, dead-lettered and replayed messages are counted, each once."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_dead_letters_are_counted_by_reason(
     twice.leases.dead_letter(QUEUE, "me", held[0], "id", reason)
     assert new() == {f"dead:{kind}": 1}
 
-    # Nobody holds it: its task failed after it was acknowledged.
+    # No process has it: its task failed after its acknowledgement.
     twice.dead_letters.add(QUEUE, "another", reason, b"another")
     assert new() == {f"dead:{kind}": 1, "aside": 1}
 

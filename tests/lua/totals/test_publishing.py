@@ -1,4 +1,4 @@
-"""What is published, imported, fired and promoted is counted, each once."""
+"""Published, imported, fired and promoted messages are counted, each once."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def test_a_dispatcher_notes_that_nothing_is_left_or_that_it_promotes(store: Benc
     noted = gauges.server().dispatched
     assert noted == pytest.approx(store.now_ms(), abs=60_000)
 
-    store.client.hdel("delayq:clock", "seen")  # it is written a few times a second at most
+    store.client.hdel("delayq:clock", "seen")  # written a few times a second at most
     store.client.hset("delayq:clock", "dispatched", 5)
     store.next_queue()
     assert gauges.server().dispatched != 5

@@ -1,4 +1,4 @@
-"""After each script, in random order: what came is what is gone and what is there."""
+"""After each script, in random order: arrivals are equal to departures plus present messages."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ STEPS = 250
 
 
 class Walk:
-    """Does one thing after the other; some calls are made twice."""
+    """Does random actions; some calls are made twice."""
 
     def __init__(self, store: Bench, random: Random) -> None:
         self.random, self.stores = random, (store, repeating(store))
@@ -31,7 +31,7 @@ class Walk:
         store.periodic.write([Writing("tick", "", self.line, 7)])
 
     def step(self) -> str:
-        """Do one thing, and return its name."""
+        """Do one action; return its name."""
         self.store = self.random.choice(self.stores)
         name = self.random.choice(THINGS)
         getattr(self, name)()
@@ -50,7 +50,7 @@ class Walk:
         names: list[bytes] = self.client.zrange("{q}:due", 0, -1)
         return [each.decode() for each in self.random.sample(names, min(2, len(names)))]
 
-    # -- what is done
+    # -- actions
 
     def publish(self) -> None:
         self.store.put(self.new(), self.new())
@@ -125,7 +125,7 @@ class Walk:
             self.store.purge(QUEUE)
 
     def repair(self) -> None:
-        """Something is lost, or spoilt, and found."""
+        """Lose or damage data, and repair them."""
         for name in self.scheduled()[:1]:
             spoil = self.random.choice(
                 [
