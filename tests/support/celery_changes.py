@@ -90,7 +90,7 @@ class Snapshot:
 class _Fake(SimpleNamespace):
     """A pool, a process or an event loop, with the methods that this package replaces."""
 
-    __hash__ = object.__hash__  # senders of signals need a hash
+    __hash__ = object.__hash__  # type: ignore[assignment]  # senders of signals need a hash
 
     def flush(self) -> None:
         """Drop messages that no child has."""
