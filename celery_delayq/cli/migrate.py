@@ -24,12 +24,13 @@ from celery_delayq.cli.options import flag, option
 from celery_delayq.cli.text import number_of
 from celery_delayq.utils.text import spelled
 
-#: Note about tasks with a future ETA in ready lists; the key is whether the app returns to stock.
-_ETA_NOTES = {
-    False: "This command leaves them there: the first new worker that takes one moves it to the "
-    "schedule.",
-    True: "They stay there: a stock worker that takes one holds it in memory until its ETA.",
-}
+#: Notes about tasks with a future ETA in ready lists, after a move to this package and to stock.
+_LEFT_TO_NEW_WORKERS = (
+    "This command leaves them there: the first new worker that takes one moves it to the schedule."
+)
+_LEFT_TO_STOCK_WORKERS = (
+    "They stay there: a stock worker that takes one holds it in memory until its ETA."
+)
 
 
 @command()
@@ -93,7 +94,7 @@ def migrate(
         output.print(
             f"{number_of(etas, 'task', 'tasks')} with a future ETA "
             f"{'is' if etas == 1 else 'are'} in the ready lists, where stock producers put such "
-            f"tasks. {_ETA_NOTES[source is None]}"
+            f"tasks. {_LEFT_TO_STOCK_WORKERS if source is None else _LEFT_TO_NEW_WORKERS}"
         )
     return _report(
         moved, [f"{moved.scheduled:,} to the schedule", f"{moved.ready:,} to ready"], dry_run
