@@ -41,7 +41,7 @@ LONGEST = {"README.md": 150, "docs/design.md": 250}
 #: Pages that are about no feature of an app.
 NO_FEATURE = {
     *("what-needs-what", "settings", "api", "overview", "glossary", "known-gaps", "security"),
-    *("design", "internals", "development", "changes", "benchmarks", "scaling"),
+    *("design", "keys", "internals", "development", "changes", "benchmarks", "scaling"),
 }
 
 
@@ -117,7 +117,7 @@ def test_every_link_leads_to_a_file_and_a_heading(page: Path) -> None:
     assert wrong == []
 
 
-@pytest.mark.parametrize("name", ["design.md", "internals.md"])
+@pytest.mark.parametrize("name", ["design.md", "keys.md", "internals.md"])
 def test_every_identifier_that_a_page_about_the_code_names_is_in_the_code(name: str) -> None:
     package = ROOT / "celery_delayq"
     files = [*package.rglob("*.py"), *package.rglob("*.lua")]
@@ -127,8 +127,8 @@ def test_every_identifier_that_a_page_about_the_code_names_is_in_the_code(name: 
     assert [found[0] for found in named if found and found[1] not in words] == []
 
 
-def test_the_design_lists_every_key() -> None:
-    keys, text = Keys(database=7), (ROOT / "docs/design.md").read_text("utf-8")
+def test_the_page_of_keys_lists_every_key() -> None:
+    keys, text = Keys(database=7), (ROOT / "docs/keys.md").read_text("utf-8")
     of_queues = {f"{{q}}:{field.name}" for field in fields(QueueKeys)} - {"{q}:own"}
     of_all = {
         value

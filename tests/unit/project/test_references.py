@@ -1,7 +1,7 @@
 """Docstrings, comments and pages name only what exists.
 
-Checked are roles of Sphinx, names below ``celery_delayq``, scripts, and paths of files. Every file
-is read and parsed once.
+Checked are roles of Sphinx, names below ``celery_delayq``, scripts, paths of files, and names that
+a text says to be in a file. Every file is read and parsed once.
 """
 
 from __future__ import annotations
@@ -28,8 +28,16 @@ SCRIPT = re.compile(
     r"|include)/\w+)`"
 )
 PATH = re.compile(r"(?<![\w./*<>{}~:-])(?:\.\./)?([\w-][\w.-]*(?:/[\w.-]+)*\.(?:py|lua|md))\b")
-#: A name that a file is said to have.
-NAME_IN_FILE = re.compile(r"``(\w+)``\s+(?:in|of)\s+``([\w/]+\.(?:py|lua))``")
+#: Names that a file is said to have, such as "`cancel` and `take` in `consumer.py`".
+NAMES_IN_FILE = re.compile(
+    r"((?:`+[\w.]+`+(?:,|\s+and|\s+or)?\s+)+)(?:in|of)\s+`+([\w/]+\.(?:py|lua))`+"
+)
+#: A class of ours with one of its methods or attributes.
+MEMBER = re.compile(r"`([A-Z][a-z]\w*)\.(\w+)`")
+#: Pages about the code, in which every class is one of ours.
+CODE_PAGES = {f"docs/{name}.md" for name in ("design", "keys", "internals")}
+#: How a Lua file defines a name.
+IN_LUA = r"^\s*(?:local (?:function )?(?:\w+, )*|function ){}\b"
 COMMENT = {"py": re.compile(r"#:? (.*)"), "lua": re.compile(r"--+ (.*)")}
 
 #: Names of tasks, of formats, and of files of a user's app, which look like our own.
@@ -243,10 +251,33 @@ def wrong_names(text: str) -> Iterator[str]:
     for name in PATH.findall(text):
         if name not in EXAMPLES and name not in paths():
             yield name
-    for name, path in NAME_IN_FILE.findall(text):
-        texts = [each for known, each in files().items() if known.endswith(f"/{path}")]
-        if not any(re.search(rf"\b{name}\b", each) for each in texts):
-            yield f"{name} in {path}"
+    for names, end in NAMES_IN_FILE.findall(text):
+        for name in re.findall(r"`([\w.]+)`", names):
+            if not any(defines(path, name) for path in files() if f"/{path}".endswith(f"/{end}")):
+                yield f"{name} in {end}"
+
+
+def defines(path: str, name: str) -> bool:
+    """Return whether a file of Python or Lua defines a name, or a class of it has this member."""
+    if path.endswith(".lua"):
+        return re.search(IN_LUA.format(name), files()[path], re.MULTILINE) is not None
+    module = modules()[module_name(path)]
+    if "." in name:
+        return resolves(module, (), name)
+    classes = [each for each in module.names.values() if isinstance(each, ast.ClassDef)]
+    is_here = name in module.names and not isinstance(module.names[name], str)
+    return is_here or any(name in members_of(each) for each in classes)
+
+
+def wrong_members(text: str) -> Iterator[str]:
+    """Yield the members of classes in a page about the code that no class of ours has."""
+    ours = [each for name, each in modules().items() if name.startswith("celery_delayq.")]
+    for cls, member in MEMBER.findall(text):
+        found = [(each, each.names[cls]) for each in ours if cls in each.names]
+        if not any(
+            isinstance(one, ast.ClassDef) and has_member(m, one, member) for m, one in found
+        ):
+            yield f"{cls}.{member}"
 
 
 def test_every_role_names_something() -> None:
@@ -271,6 +302,12 @@ def test_every_module_script_and_file_that_a_text_names_exists() -> None:
     assert wrong == []
 
 
+def test_every_method_that_a_page_about_the_code_names_exists() -> None:
+    wrong = [f"{page}: {name}" for page in CODE_PAGES for name in wrong_members(files()[page])]
+
+    assert wrong == []
+
+
 def test_what_does_not_exist_is_found() -> None:
     module = modules()["celery_delayq.store.schedule"]
     [store] = [each for each in module.tree.body if isinstance(each, ast.ClassDef)]
@@ -281,5 +318,13 @@ def test_what_does_not_exist_is_found() -> None:
     assert not names_something(module, (store,), "next_due")
     assert not names_something(module, (), "~celery_delayq.store.schedule.Store.next_due")
     text = "celery_delayq.store.none, `dispatch/none`, none.lua, ``none_of`` in ``store/keys.py``"
-    expected = ["celery_delayq.store.none", "dispatch/none", "none.lua", "none_of in store/keys.py"]
-    assert [*wrong_names(text)] == expected
+    text += ", `take_queue`, `take_duty` and `take_none` of `dispatch/duty.lua`"
+    text += ", `Layout.step_of` and `Layout.none` in `store/keys.py`"
+    assert [*wrong_names(text)] == [
+        *("celery_delayq.store.none", "dispatch/none", "none.lua", "none_of in store/keys.py"),
+        *("take_queue in dispatch/duty.lua", "take_none in dispatch/duty.lua"),
+        "Layout.none in store/keys.py",
+    ]
+    assert [*wrong_members("`Layout.step_of`, `Layout.none`, `None_.of`")] == [
+        *("Layout.none", "None_.of"),
+    ]
