@@ -97,7 +97,7 @@ def test_a_second_run_is_twice_while_nobody_was_killed() -> None:
     verdict = judge([Promise("a")], runs, {})
 
     assert list(verdict.violations) == ["twice"]
-    assert "after 4.000 s though its holder lived" in verdict.twice["a"]
+    assert "after 4.000 s though its worker lived" in verdict.twice["a"]
 
 
 @pytest.mark.parametrize(

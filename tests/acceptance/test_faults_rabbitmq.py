@@ -100,7 +100,7 @@ def test_tasks_between_delay_queues_arrive_soon_after_a_broker_that_ends(
     up_us = stage.ledger.now_us()
     came = arrivals(stage, len(promises), limit + TIMEOUT)
 
-    verdict = Verdict(published=len(promises))
+    verdict = Verdict(published=len(promises), runs=None)
     verdict.lost = {each.key: "never came" for each in promises if each.key not in came}
     verdict.early = {
         each.key: f"{(each.due_us - came[each.key]) / SECOND:.3f} s early"

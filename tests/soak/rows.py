@@ -22,6 +22,9 @@ COLUMNS = {
     "early": ("early",),
     "other": ("dead", "left", "unknown"),
 }
+#: Columns about runs. In the rows of a test that runs no tasks these have :data:`NO_RUNS`.
+RUN_COLUMNS = ("runs", "again", "twice")
+NO_RUNS = "\N{EN DASH}"
 BEGIN, END = "<!-- soak begins -->\n", "<!-- soak ends -->"
 VIOLATIONS = ("lost", "twice", "early", "other")
 
@@ -38,6 +41,7 @@ class Row:
     times: int = 0
     seconds: float = 0.0
     failed: int = 0
+    runs_tasks: bool = True
     counts: Counter[str] = field(default_factory=Counter)
     notes: dict[str, str] = field(default_factory=dict)
 
@@ -47,8 +51,9 @@ class Row:
         self.seconds += line["seconds"]
         self.failed += line["failed"]
         verdict = line["verdict"] or {}
+        self.runs_tasks = verdict.get("runs", 0) is not None
         for column, kinds in COLUMNS.items():
-            self.counts[column] += sum(verdict.get(kind, 0) for kind in kinds)
+            self.counts[column] += sum(verdict.get(kind) or 0 for kind in kinds)
         self.notes |= verdict.get("notes", {})
 
     @property
@@ -117,4 +122,6 @@ def placed(page: str, table: str) -> str:
 
 
 def _cells(row: Row) -> list[str]:
-    return [f"{row.times:,}", *(f"{row.counts[column]:,}" for column in COLUMNS)]
+    hidden = () if row.runs_tasks else RUN_COLUMNS
+    counts = (NO_RUNS if name in hidden else f"{row.counts[name]:,}" for name in COLUMNS)
+    return [f"{row.times:,}", *counts]

@@ -150,7 +150,7 @@ def test_a_task_that_kills_its_child_is_dead_after_so_many_deaths(leases: Leases
     assert left(leases.client) == set()
 
 
-def test_a_task_that_kills_its_worker_is_delivered_alone_before_it_is_judged(
+def test_a_task_that_kills_its_worker_is_delivered_alone_before_it_becomes_a_dead_letter(
     leases: Leases,
 ) -> None:
     options = {"prefetch": 6, "delayq": {"max_deliveries": 2, "lease": 1}}

@@ -66,7 +66,8 @@ class Verdict:
     """The errors, by key and with the reason, and other observations."""
 
     published: int = 0
-    runs: int = 0
+    runs: int | None = 0
+    """None if the test runs no tasks."""
     again: int = 0
     """Runs that were repeated because their holder was killed, or their publish repeated."""
     forgotten: int = 0
@@ -87,8 +88,8 @@ class Verdict:
         return {kind: found for kind in kinds if (found := getattr(self, kind))}
 
     @property
-    def counts(self) -> dict[str, int]:
-        """The number of each kind, for tables."""
+    def counts(self) -> dict[str, int | None]:
+        """The number of each kind, for tables; None for runs if the test runs no tasks."""
         seen = {
             "published": self.published,
             "runs": self.runs,
@@ -100,7 +101,8 @@ class Verdict:
 
     def report(self, most: int = 10) -> str:
         """Return the whole verdict as text, with at most *most* keys of each kind."""
-        lines = [", ".join(f"{count} {kind}" for kind, count in self.counts.items())]
+        counts = [f"{count} {kind}" for kind, count in self.counts.items() if count is not None]
+        lines = [", ".join(counts)]
         lines += [f"  {name}: {text}" for name, text in self.notes.items()]
         for kind, found in self.violations.items():
             lines += [f"  {kind}: {key}: {reason}" for key, reason in list(found.items())[:most]]
@@ -148,16 +150,16 @@ def judge(
         found.sort(key=lambda run: run.start_us)
         if key not in known:
             if found:
-                verdict.unknown[key] = f"ran, and was never sent: {_told(found)}"
+                verdict.unknown[key] = f"ran, and was never sent: {_text_of(found)}"
             continue
         early = known[key].due_us - found[0].start_us if found else 0
         if early > 0:
-            verdict.early[key] = f"{early / 1000:.3f} ms early: {_told(found)}"
+            verdict.early[key] = f"{early / 1000:.3f} ms early: {_text_of(found)}"
         repeated = list(_repetitions(found, harms, lease, rollback))
         if known[key].repeated:
             repeated = repeated[1:]
         if repeated:
-            verdict.twice[key] = f"{'; '.join(repeated)}: {_told(found)}"
+            verdict.twice[key] = f"{'; '.join(repeated)}: {_text_of(found)}"
         verdict.again += max(0, len(found) - 1 - len(repeated))
     return verdict
 
@@ -194,7 +196,7 @@ def _judge_end(
     if rollback is not None and promise.key in rollback.forgotten:
         verdict.forgotten += 1
     elif promise.certain or runs:
-        verdict.lost[promise.key] = _told(runs) if runs else "never started"
+        verdict.lost[promise.key] = _text_of(runs) if runs else "never started"
 
 
 def _repetitions(
@@ -208,19 +210,19 @@ def _repetitions(
         )
         if not forgotten and not any(_excuses(harm, before, again, lease) for harm in harms):
             late = (again.start_us - before.start_us) / 1_000_000
-            yield f"started again after {late:.3f} s though its holder lived"
+            yield f"started again after {late:.3f} s though its worker lived"
 
 
 def _excuses(harm: Harm, before: Run, again: Run, lease: float) -> bool:
     """Return whether a fault of the process of *before* explains the run *again*."""
-    held = before.end_us is None or harm.since_us <= before.end_us + ACK_GRACE_US
+    was_leased = before.end_us is None or harm.since_us <= before.end_us + ACK_GRACE_US
     long = harm.fatal or harm.until_us - harm.since_us > HARMLESS_PART * lease * 1_000_000
     # The children of a killed worker may start the tasks that they have received.
     during = (harm.fatal or harm.until_us >= before.start_us) and harm.since_us <= again.start_us
-    return harm.pid in (before.pid, before.holder) and held and long and during
+    return harm.pid in (before.pid, before.holder) and was_leased and long and during
 
 
-def _told(runs: Collection[Run]) -> str:
+def _text_of(runs: Collection[Run]) -> str:
     """Return where and when a task ran, in seconds of the minute."""
 
     def clock(us: int | None) -> str:
