@@ -430,7 +430,7 @@ POOL = (
         by=worker.waiting_for_threads,
         condition="pools with a queue for their threads",
         when=worker.has_queue,
-        why="messages of running tasks go back, and the tasks run on and run twice",
+        why="messages of running tasks are requeued, and the tasks run on and run twice",
         promise=Promise.NO_SECOND_RUN,
         upstream="celery: have `TaskPool.on_terminate` of threads drop what waits, and wait for "
         "what runs.",
