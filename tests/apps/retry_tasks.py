@@ -74,7 +74,7 @@ def end(self: Any, request: Any, word: str, more: Any, result: Any) -> Any:
             raise self.retry(exc=exc, **(more or {})) from exc
     if word == "reject":
         raise Reject(more or "as told", requeue=False)
-    if word == "put back":
+    if word == "requeue":
         raise Reject("as told", requeue=True)
     if word == "ignore":
         raise Ignore()

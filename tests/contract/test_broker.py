@@ -217,11 +217,11 @@ def _fail_after_ack(deliveries: Any, message: Any) -> None:
     )
 
 
-#: How a delivery ends: the call, the dead letter after the call, and whether the task comes back.
+#: How a delivery ends: the call, the dead letter after the call, and whether the task is requeued.
 ENDINGS: dict[str, tuple[Callable[[Any, Any], Any], list[Any], bool]] = {
     "acknowledged": (lambda _, message: message.ack(), [], False),
     "rejected": (lambda _, message: message.reject(), [("a", QUEUE, "rejected", None)], False),
-    "given back": (lambda _, message: message.requeue(), [], True),
+    "requeued": (lambda _, message: message.requeue(), [], True),
     "failed": (_fail, [("a", QUEUE, "failed: no stock", "ValueError")], False),
     "dead-lettered": (
         lambda deliveries, message: deliveries.add_dead_letter(

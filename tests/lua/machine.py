@@ -390,7 +390,7 @@ class LeaseMachine(RuleBasedStateMachine):
     def retry_again(self, when_due: Any) -> None:
         assert self.last_retry is not None
         who, name, what = self.last_retry
-        there = name in self.model.held.get(who, {})
+        there = name in self.model.leased.get(who, {})
         assert self.send_retry(who, name, what, when_due) == ("duplicate" if there else "gone")
 
     def send_retry(self, who: str, name: str, what: Entry, when_due: Any) -> str:

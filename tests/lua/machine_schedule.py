@@ -143,7 +143,7 @@ class ScheduleMachine(LeaseMachine):
     def what_is_held_goes_back_unstarted(self, data: st.DataObject, policy: str) -> None:
         """A process schedules a leased message again, since its task is or was paused."""
         who, name, label = data.draw(st.sampled_from(self.held_with_label()))
-        held = self.model.held[who][name]
+        held = self.model.leased[who][name]
         record = Record(held.step, label.message_id, data.draw(tasks), held.message or b"")
         policy = "" if label.unique == "-" else f"{policy} 0 0"
         itself = Entry(label.id, Due(2), held.step, record.pack(), policy)
@@ -154,7 +154,7 @@ class ScheduleMachine(LeaseMachine):
             (who, name, label)
             for who in self.live
             for name in self.told[who]
-            if (held := self.model.held.get(who, {}).get(name))
+            if (held := self.model.leased.get(who, {}).get(name))
             and (label := Label.of(held.message or b""))
         ]
 

@@ -27,7 +27,7 @@ class Broker:
     Attributes
     ----------
     soon : dict[str, Any]
-        Settings with which tasks of a killed worker come back within seconds.
+        Settings with which tasks of a killed worker are redelivered within seconds.
     counting : dict[str, Any]
         Celery's settings with which deliveries are counted.
     queues : Sequence[str]
@@ -194,13 +194,13 @@ class OnRabbitMQ(Broker):
         # The list counts leased messages. For quorum queues it may be some seconds old.
         columns = ("name", "messages_unacknowledged")
         table = self.server.control("list_queues", "--vhost", self._vhost, *columns)
-        held = dict(line.split("\t") for line in table.splitlines()[1:])
-        ours = [name for name in held if name.startswith(("delayq.delay.", "delayq.unroutable"))]
+        unacknowledged = dict(line.split("\t") for line in table.splitlines()[1:])
+        ours = [name for name in unacknowledged if name.startswith(("delayq.delay.", "delayq.unroutable"))]
         with Connection(self.stock_url) as connection:
             ready = ready_messages(connection.connection, [queue, *ours])
         found = {
             "ready": ready.pop(queue, 0),
-            "leased": int(held.get(queue, 0)),
+            "leased": int(unacknowledged.get(queue, 0)),
             "scheduled": sum(ready.values()),
         }
         return {state: number for state, number in found.items() if number}

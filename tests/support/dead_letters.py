@@ -97,11 +97,11 @@ def fill(
     """Store dead letters that died one ms after the other, the first one *age* seconds ago."""
     store = delayq.store
     begun = store.now_ms() - int(age * 1000)
-    told = details()
+    failure = details()
     ids = [f"{queue}-{n:06}" for n in range(number)]
     for start in range(0, number, 100):
         dead_letters = [
-            (id, begun + n, stored(begun + n, "it failed", message(id, task, size), told))
+            (id, begun + n, stored(begun + n, "it failed", message(id, task, size), failure))
             for n, id in enumerate(ids[start : start + 100], start)
         ]
         store.dead_letters.restore(queue, dead_letters)

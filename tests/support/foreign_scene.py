@@ -65,7 +65,7 @@ class Foreign(AppScene):
         raise NotImplementedError
 
     def take_back(self) -> None:
-        """Let messages that stock workers had come back."""
+        """Let kombu redeliver the messages that stock workers had."""
 
     def ran(self) -> set[str]:
         """Return the marks of the tasks that ran."""

@@ -11,6 +11,8 @@ from tests.support import TIMEOUT
 
 #: Number of runs in :func:`assert_all_kinds_run`, with retries and members.
 RUNS = 25
+#: At least so many of these runs have an ETA: 16 tasks that are sent with a delay, and two retries.
+MIN_RUNS_WITH_ETA = 18
 
 
 def assert_all_kinds_run(tasks: Any) -> None:

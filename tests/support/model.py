@@ -40,7 +40,7 @@ class QueueModel(DeadLetterModel):
     """One queue with its schedule, and the processes that have leased its messages."""
 
     now: int = 0
-    held: dict[str, dict[str, Leased]] = field(default_factory=dict)
+    leased: dict[str, dict[str, Leased]] = field(default_factory=dict)
     ends: dict[str, int] = field(default_factory=dict)
     request_numbers: dict[str, int] = field(default_factory=dict)
     turn: str | None = None
@@ -64,13 +64,13 @@ class QueueModel(DeadLetterModel):
         """Lease up to *limit* messages, or return those of an earlier request again."""
         self.reports = reports
         self.count_others()
-        mine = self.held.setdefault(who, {})
+        mine = self.leased.setdefault(who, {})
         names = [f"{message_id}:{place}" for place in range(1, limit + 1)]
         last = self.request_numbers.get(who, 0)
         room = False
         tracked = bool(self.waiting)
         if int(message_id) <= last:
-            told = {
+            leases = {
                 name: one for name in names if (one := mine.get(name)) and one.message is not None
             }
         else:
@@ -87,9 +87,9 @@ class QueueModel(DeadLetterModel):
                 room = bool(self.quarantined) and self.turn == who
                 if not room:
                     taken = list(self._take(who, limit, lists))
-            told = dict(zip(names, taken, strict=False))
-            mine.update(told)
-        if told:
+            leases = dict(zip(names, taken, strict=False))
+            mine.update(leases)
+        if leases:
             self.request_numbers[who] = max(last, int(message_id))
             self._hold(who, lease)
         filled = [place for place, step in enumerate(self.layout.steps, 1) if self.ready.get(step)]
@@ -100,11 +100,11 @@ class QueueModel(DeadLetterModel):
             filled, self.marker = [], False
         return AcquireReply(
             filled[0] if filled else 0,
-            any(one.alone for one in told.values()),
+            any(one.alone for one in leases.values()),
             room,
-            [(name, one.message or b"", self._counts(one)) for name, one in told.items()],
+            [(name, one.message or b"", self._counts(one)) for name, one in leases.items()],
             self.revision,
-            marks={name: mark for name, one in told.items() if (mark := self._mark(one))},
+            marks={name: mark for name, one in leases.items() if (mark := self._mark(one))},
         )
 
     def _mark(self, one: Leased) -> Mark | None:
@@ -163,7 +163,7 @@ class QueueModel(DeadLetterModel):
 
     def extend(self, who: str, lease: int) -> int:
         """Extend a lease; return the number of leased messages."""
-        count = len(self.held.get(who, {}))
+        count = len(self.leased.get(who, {}))
         if count:
             self._hold(who, lease)
         return count
@@ -177,7 +177,7 @@ class QueueModel(DeadLetterModel):
         return len(there)
 
     def _drop(self, who: str, name: str) -> Leased | None:
-        return self.held.get(who, {}).pop(name, None)
+        return self.leased.get(who, {}).pop(name, None)
 
     def _finish(self, one: Leased) -> None:
         message, mark = one.message or b"", self._mark(one)
@@ -197,7 +197,7 @@ class QueueModel(DeadLetterModel):
             if one is None or one.message is None:
                 continue
             if counted == "died":
-                fate = self._take_back(who, one, one.message, most, last=last)
+                fate = self._count_death(who, one, one.message, most, last=last)
                 dead_lettered += fate == "dead_lettered"
                 moved += fate != "dead_lettered"
                 self.marker = self.marker or fate != "dead_lettered"
@@ -250,7 +250,7 @@ class QueueModel(DeadLetterModel):
         when_due: str,
     ) -> Retried:
         """Publish a message in place of another one."""
-        one = self.held.get(who, {}).get(name)
+        one = self.leased.get(who, {}).get(name)
         if one is None:
             return "gone"
         if one.message is None:
@@ -282,7 +282,7 @@ class QueueModel(DeadLetterModel):
             self.disowned.add(label.message_id)
         self.done.append(one.message)
         self.counts.pop(one.message, None)
-        self.held[who][name] = one._replace(message=None)
+        self.leased[who][name] = one._replace(message=None)
         if plan.what == "superseded":
             self.counted["replaced"] += 1
             return "superseded"
@@ -308,8 +308,8 @@ class QueueModel(DeadLetterModel):
                 one = self._drop(who, name)
                 assert one is not None
                 if one.message is not None:
-                    results[self._take_back(who, one, one.message, most)] += 1
-            if not self.held.get(who):
+                    results[self._count_death(who, one, one.message, most)] += 1
+            if not self.leased.get(who):
                 del self.ends[who]
                 self.request_numbers.pop(who, None)
             if results["requeued"] or results["quarantined"]:
@@ -322,7 +322,7 @@ class QueueModel(DeadLetterModel):
             more, results["requeued"], results["quarantined"], results["dead_lettered"]
         )
 
-    def _take_back(
+    def _count_death(
         self, who: str, one: Leased, message: bytes, most: int, *, last: bool = False
     ) -> str:
         count = self._counts(one)
@@ -330,8 +330,8 @@ class QueueModel(DeadLetterModel):
         if most and count.reclaimed > most and one.alone:
             self.forget(self.running, message)
             reason = f"its worker died {count.reclaimed} times, the last time with nothing else"
-            told = {"worker": who, "deliveries": sum(count)}
-            self._add_dead_letter(message, reason, _id(message), json.dumps(told).encode())
+            details = {"worker": who, "deliveries": sum(count)}
+            self._add_dead_letter(message, reason, _id(message), json.dumps(details).encode())
             return "dead_lettered"
         self.counts[message] = count
         self.track_requeued(message)

@@ -211,25 +211,25 @@ class ScheduleModel(Tracking):
             self.release(Label.of(entry.record.message))
 
     def _unpause(self, limit: int) -> tuple[bool, int]:
-        """Put back entries that were paused and due and whose tasks were resumed.
+        """Unpause entries that were paused and due and whose tasks were resumed.
 
-        Returns whether there may be more, and how many were put back.
+        Returns whether there may be more, and how many were unpaused.
         """
         entries = [(name, one) for name, one in self.scheduled.items() if one.paused_due]
         paused_due = sorted((one.record.task, one.due, name) for name, one in entries)
-        left = limit
+        remaining = limit
         for task in sorted({task for task, _, _ in paused_due}):
-            if left <= 0:
+            if remaining <= 0:
                 return True, limit
             if task in self.paused:
                 continue
             mine = [name for each, _, name in paused_due if each == task]
-            for name in mine[:left]:
+            for name in mine[:remaining]:
                 self.scheduled[name] = self.scheduled[name]._replace(paused_due=False)
-            if len(mine) > left:
+            if len(mine) > remaining:
                 return True, limit
-            left -= len(mine)
-        return False, limit - left
+            remaining -= len(mine)
+        return False, limit - remaining
 
     def _add_dead_letter(
         self, message: bytes, reason: str, id: str | None = None, details: bytes = b""

@@ -54,9 +54,9 @@ def state_of(model: QueueModel) -> dict[str, Any]:
     }
     for step in model.layout.steps:
         values[keys.ready(model.name, step, model.layout)] = model.ready.get(step, [])[::-1]
-    for who, mine in model.held.items():
+    for who, mine in model.leased.items():
         values[key.leased(who).decode()] = {
-            one.encode(): _value(held) for one, held in mine.items()
+            name.encode(): _value(leased) for name, leased in mine.items()
         }
     return {name: value for name, value in values.items() if value}
 
@@ -139,17 +139,17 @@ def _member(name: str, entry: Scheduled) -> bytes:
     return f"{task_field(entry.record.task)}\0{entry.due:015d}\0{name}".encode()
 
 
-def _value(held: Leased) -> bytes:
-    if held.message is None:
+def _value(leased: Leased) -> bytes:
+    if leased.message is None:
         return b""
     if (
-        not held.alone
-        and held.step == 0
-        and len(held.message) >= LARGE_MESSAGE_BYTES
-        and held.message[:1] == b"{"
+        not leased.alone
+        and leased.step == 0
+        and len(leased.message) >= LARGE_MESSAGE_BYTES
+        and leased.message[:1] == b"{"
     ):
-        return held.message
-    return b"%d%b\n%b" % (held.step, b"!" if held.alone else b"", held.message)
+        return leased.message
+    return b"%d%b\n%b" % (leased.step, b"!" if leased.alone else b"", leased.message)
 
 
 def _dead_letter(id: bytes, data: bytes) -> StatusCode:

@@ -234,13 +234,13 @@ class Tracking:
                 label = Label.of(self.scheduled[name].record.message)
                 if label is not None and (label.message_id, label.key) == (owner.message_id, key):
                     return "scheduled", name
-        held = owner.message_id, f"d{key}"
+        owned = owner.message_id, f"d{key}"
         indexes: dict[Place, dict[str, Tracked]]
         indexes = {"waiting": self.waiting, "running": self.running}
         for place, index in indexes.items():
             for name in names:
                 one = index.get(name)
-                if one is not None and (one.message_id, one.unique) == held:
+                if one is not None and (one.message_id, one.unique) == owned:
                     return None if one.dropped else (place, name)
         return None
 

@@ -259,8 +259,8 @@ class _Hook(ThreadingHTTPServer):
     def __init__(self, fired: list[str], resolved: list[str]) -> None:
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
-                told = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                for alert in told["alerts"]:
+                notification = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                for alert in notification["alerts"]:
                     to = fired if alert["status"] == "firing" else resolved
                     to.append(alert["labels"]["alertname"])
                 self.send_response(200)

@@ -175,8 +175,8 @@ class Proxy:
         self._tasks: set[asyncio.Task[None]] = set()
         self._serving: set[asyncio.Task[None]] = set()
         self._holding: frozenset[str] = frozenset()
-        #: The calls that were held back. Their connections forward nothing after them.
-        self.held: list[str] = []
+        #: The calls that are blocked. Their connections forward nothing after them.
+        self.blocked_calls: list[str] = []
 
     def __enter__(self) -> Proxy:
         self._thread.start()
@@ -210,7 +210,7 @@ class Proxy:
     # -- faults of all connections ------------------------------------------------------------
 
     def cut_all(self, *, reset: bool = False) -> None:
-        """Cut every connection. New ones are accepted, and no call is held back on them."""
+        """Cut every connection. New ones are accepted, and no call is blocked on them."""
 
         async def cut() -> None:
             for link in list(self._links):
@@ -353,7 +353,7 @@ class Proxy:
                 self.traffic[call.label] += 1
                 self._measure(call, raw)
                 if call.label in self._holding:
-                    self.held.append(call.label)
+                    self.blocked_calls.append(call.label)
                     await asyncio.Event().wait()  # waits for the cut
                 if rule := self._hit(call, (Fault.DROP_REQUEST, Fault.REFUSE)):
                     rule.fire()

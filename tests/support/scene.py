@@ -223,11 +223,11 @@ class AppScene(Scene):
     @contextmanager
     def watching(self) -> Iterator[list[tuple[str, str]]]:
         """Collect events (type and task) during the ``with`` block."""
-        told: list[tuple[str, str]] = []
+        events: list[tuple[str, str]] = []
         with self.app.connection_for_read() as connection:
 
             def note(event: dict[str, Any]) -> None:
-                told.append((event["type"], event.get("uuid", "")))
+                events.append((event["type"], event.get("uuid", "")))
 
             receiver = self.app.events.Receiver(connection, handlers={"*": note})
             before = self.listeners()
@@ -242,7 +242,7 @@ class AppScene(Scene):
             thread.start()
             try:
                 wait_until(lambda: self.listeners() > before, TIMEOUT, "somebody listens")
-                yield told
+                yield events
             finally:
                 receiver.should_stop = True
                 thread.join()

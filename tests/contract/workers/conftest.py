@@ -96,8 +96,8 @@ def scene(
     return broker.show(RetryScene(delayq_redis, tasks_of(app), delayq_worker))
 
 
-class Delayed(AppScene):
-    """Starts workers of the tasks, and reads their runs."""
+class DelayedScene(AppScene):
+    """Starts workers of ``tests.apps.delayq_tasks``, and reads their runs."""
 
     module, pool, prefetch = "delayq_tasks", "solo", 4
 
@@ -112,8 +112,8 @@ def tasks(broker: Broker, delayq_redis: RedisUnderTest) -> Iterator[Any]:
 
 
 @pytest.fixture
-def delayed(
+def delayed_scene(
     broker: Broker, tasks: Any, delayq_redis: RedisUnderTest, delayq_worker: StartWorker
-) -> Delayed:
+) -> DelayedScene:
     """The workers of the tasks."""
-    return broker.show(Delayed(delayq_redis, tasks.app, delayq_worker))
+    return broker.show(DelayedScene(delayq_redis, tasks.app, delayq_worker))

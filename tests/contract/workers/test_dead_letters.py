@@ -204,7 +204,7 @@ def test_a_task_that_has_killed_too_many_workers(
 def test_what_cannot_go_back_is_kept(
     pool: str, app: Celery, delayq: DelayQ, scene: RetryScene
 ) -> None:
-    app.tasks["early"].apply_async((["put back"],), task_id="early")
+    app.tasks["early"].apply_async((["requeue"],), task_id="early")
     scene.start(pool)
 
     scene.wait_only_dead("early")

@@ -11,22 +11,34 @@ from celery import Celery, chord
 from celery_delayq import DelayQ
 from celery_delayq.testing import POOLS, wait_until
 from tests.apps.retry_tasks import RetryScene
-from tests.contract.workers.conftest import Delayed
+from tests.contract.workers.conftest import DelayedScene
 from tests.integration.conftest import MakeApp, batch
 from tests.support import TIMEOUT
 from tests.support.brokers import Broker, OnRabbitMQ
-from tests.support.kinds import RUNS, assert_all_kinds_run, assert_not_early
+from tests.support.kinds import MIN_RUNS_WITH_ETA, RUNS, assert_all_kinds_run, assert_not_early
 from tests.support.scene import StartWorker, start_worker
 
 UTC = dt.timezone.utc
-#: How the brokers differ.
-#: The priority of 0 to 9 that goes first.
+
+# -- the differences between the brokers
+
+#: The priority, of 0 to 9, whose tasks run first.
 FIRST_PRIORITY = {"redis": 0, "cluster": 0, "rabbitmq": 9}
-PRIORITIES = {"redis": {}, "cluster": {}, "rabbitmq": {"task_queue_max_priority": 9}}
-#: Whether a worker that starts later knows earlier revocations.
-REMEMBERS_REVOKED = {"redis": True, "cluster": True, "rabbitmq": False}
-#: Whether delays end without a process of this package.
-DELAYS_BY_ITSELF = {"redis": False, "cluster": False, "rabbitmq": True}
+#: Celery's settings for queues with priorities.
+PRIORITY_SETTINGS = {"redis": {}, "cluster": {}, "rabbitmq": {"task_queue_max_priority": 9}}
+#: Whether the broker stores revoked ids, so that a worker that starts later refuses the task.
+STORES_REVOKED = {"redis": True, "cluster": True, "rabbitmq": False}
+#: Whether the broker makes delayed tasks ready by itself, without a process of this package.
+ENDS_DELAYS_ITSELF = {"redis": False, "cluster": False, "rabbitmq": True}
+
+# -- the keys in Redis after all tasks have run
+
+#: Beginnings of other keys: results, kombu's bindings, the worker ids of running processes, and the
+#: number of hash tags.
+OTHER_KEYS = ("celery-task", "_kombu.", "chord", "delayq:worker_id:", "delayq:cluster_tags")
+#: Keys of ours that stay, for all queues and for each queue.
+KEPT_KEYS = ("queues", "clock", "code_versions", "lease_ends")
+KEPT_QUEUE_KEYS = ("leases", "request_numbers")
 
 pytestmark = pytest.mark.each_server
 #: Stock Celery does not support Redis Cluster.
@@ -36,39 +48,36 @@ not_a_cluster = pytest.mark.parametrize("broker", ["redis", "rabbitmq"], indirec
 @pytest.mark.conformance
 @pytest.mark.parametrize("pool", POOLS)
 def test_delayed_tasks_of_all_kinds(
-    delayed: Delayed, tasks: Any, broker: Broker, pool: str
+    delayed_scene: DelayedScene, tasks: Any, broker: Broker, pool: str
 ) -> None:
-    delayed.start(pool)
+    delayed_scene.start(pool)
     assert_all_kinds_run(tasks)
-    delayed.wait_runs(RUNS)
-    done = delayed.read()
-    assert len(done) == RUNS, sorted(run["task"] for run in done)
-    with_eta = [run for run in done if run["eta"]]
-    assert len(with_eta) >= 18
-    for run in with_eta:
+    delayed_scene.wait_runs(RUNS)
+    runs = delayed_scene.read()
+    assert len(runs) == RUNS, sorted(run["task"] for run in runs)
+    runs_with_eta = [run for run in runs if run["eta"]]
+    assert len(runs_with_eta) >= MIN_RUNS_WITH_ETA
+    for run in runs_with_eta:
         assert_not_early(run)
-    assert [run["retries"] for run in done if run["task"] == "flaky"] == [0, 1, 2]
-    delayed.wait_empty()
-    others = ("celery-task", "_kombu.", "chord", "delayq:worker_id:", "delayq:cluster_tags")
-    left = {key for key in broker.stored(delayed) if not key.startswith(others)}
-    ours = ("queues", "clock", "code_versions", "lease_ends")
-    of_queue = ("leases", "request_numbers")
-    assert left <= {
+    assert [run["retries"] for run in runs if run["task"] == "flaky"] == [0, 1, 2]
+    delayed_scene.wait_empty()
+    stored_keys = {key for key in broker.stored(delayed_scene) if not key.startswith(OTHER_KEYS)}
+    assert stored_keys <= {
         "log",
-        *(f"delayq:{name}" for name in ours),
-        *(f"{{{queue}}}:{name}" for queue in broker.queues for name in of_queue),
+        *(f"delayq:{name}" for name in KEPT_KEYS),
+        *(f"{{{queue}}}:{name}" for queue in broker.queues for name in KEPT_QUEUE_KEYS),
     }
 
 
-def test_what_expires_before_it_is_due_does_not_run(delayed: Delayed, tasks: Any) -> None:
-    delayed.start()
+def test_what_expires_before_it_is_due_does_not_run(delayed_scene: DelayedScene, tasks: Any) -> None:
+    delayed_scene.start()
     expired = tasks.add.apply_async((1, 1), countdown=0.5, expires=0.2)
     after = tasks.add.apply_async((2, 2), countdown=0.6)
 
     assert after.get(timeout=TIMEOUT) == 4
 
-    wait_until(lambda: expired.state == "REVOKED", TIMEOUT, "its queue had its turn, too")
-    assert delayed.runs("args") == [[2, 2]]
+    wait_until(lambda: expired.state == "REVOKED", TIMEOUT, "the expired task is revoked")
+    assert delayed_scene.runs("args") == [[2, 2]]
 
 
 @pytest.mark.parametrize("pool", ["prefork", "threads"])
@@ -79,14 +88,14 @@ def test_a_task_reads_its_eta_with_the_transport_alone(
     start_worker(delayq_worker, "stock_tasks", pool)
     eta = dt.datetime.now(UTC) + dt.timedelta(seconds=1, microseconds=1)
 
-    delayed, at_once = app.send_task("stock.eta", eta=eta), app.send_task("stock.eta")
+    delayed, immediate = app.send_task("stock.eta", eta=eta), app.send_task("stock.eta")
 
-    assert (delayed.get(timeout=TIMEOUT), at_once.get(timeout=TIMEOUT)) == (eta.isoformat(), None)
+    assert (delayed.get(timeout=TIMEOUT), immediate.get(timeout=TIMEOUT)) == (eta.isoformat(), None)
 
 
 @not_a_cluster
 def test_messages_with_an_eta_of_a_stock_producer_move_to_the_schedule(
-    delayed: Delayed, broker: Broker
+    delayed_scene: DelayedScene, broker: Broker
 ) -> None:
     from tests.apps.stock_tasks import app as stock
 
@@ -97,20 +106,23 @@ def test_messages_with_an_eta_of_a_stock_producer_move_to_the_schedule(
         past = dt.datetime(2001, 1, 1, tzinfo=UTC)
         stock.send_task("add", (0, 2), eta=past, connection=connection, task_id="past")
 
-    delayed.start()
+    delayed_scene.start()
 
-    delayed.wait_runs(2)
-    soon = next(run for run in delayed.read() if run["id"] == "soon")
+    delayed_scene.wait_runs(2)
+    soon = next(run for run in delayed_scene.read() if run["id"] == "soon")
     assert_not_early(soon)
-    wait_until(lambda: broker.waits(delayed) == 50, what="the others wait")
-    wait_until(lambda: not {"ready", "leased"} & delayed.left().keys(), what="nobody holds them")
+    wait_until(lambda: broker.waits(delayed_scene) == 50, what="the 50 far tasks are scheduled")
+    wait_until(
+        lambda: not {"ready", "leased"} & delayed_scene.left().keys(),
+        what="no task is ready or leased",
+    )
 
 
 @not_a_cluster
 def test_stock_workers_run_what_was_delayed(
     app: Celery, broker: Broker, delayq_worker: StartWorker
 ) -> None:
-    if not DELAYS_BY_ITSELF[broker.name]:
+    if not ENDS_DELAYS_ITSELF[broker.name]:
         start_worker(delayq_worker, "stock_tasks", "solo", queues=["another"])
     start_worker(delayq_worker, "stock_tasks", "solo", broker_url=broker.stock_url)
 
@@ -148,15 +160,15 @@ def test_every_way_of_sending(app: Celery, delayq: DelayQ, scene: RetryScene) ->
 def test_priorities_are_kept_on_the_way(
     app: Celery, delayq: DelayQ, scene: RetryScene, broker: Broker
 ) -> None:
-    app.conf.update(PRIORITIES[broker.name])
+    app.conf.update(PRIORITY_SETTINGS[broker.name])
     for priority in (3, 9, 0, 6):
-        to = {"queue": broker.queues[0], "priority": priority}
-        scene.send("plain", id=f"{priority}", countdown=0.2, **to)
-    if DELAYS_BY_ITSELF[broker.name]:
+        options = {"queue": broker.queues[0], "priority": priority}
+        scene.send("plain", id=f"{priority}", countdown=0.2, **options)
+    if ENDS_DELAYS_ITSELF[broker.name]:
         wait_until(lambda: scene.left() == {"ready": 4}, TIMEOUT, "all are ready")
     else:
         scene.wait_past(scene.now() + 0.3)
-    scene.start(conf=PRIORITIES[broker.name])
+    scene.start(conf=PRIORITY_SETTINGS[broker.name])
 
     scene.wait_runs(4)
 
@@ -164,16 +176,17 @@ def test_priorities_are_kept_on_the_way(
     assert scene.runs("id") == sorted(scene.runs("id"), key=lambda id: abs(int(id) - first))
 
 
-def test_a_rate_limit_holds_for_delayed_tasks(delayed: Delayed, tasks: Any) -> None:
-    delayed.start("threads", conf={"task_annotations": {"add": {"rate_limit": "4/s"}}})
+def test_a_rate_limit_holds_for_delayed_tasks(delayed_scene: DelayedScene, tasks: Any) -> None:
+    delayed_scene.start("threads", conf={"task_annotations": {"add": {"rate_limit": "4/s"}}})
     for n in range(4):
         tasks.add.apply_async((n, 0), countdown=0.2)
 
-    delayed.wait_runs(4)
+    delayed_scene.wait_runs(4)
 
-    began = sorted(delayed.runs("at"))
-    assert began[-1] - began[0] > 0.6
-    delayed.wait_empty()
+    # At 4 tasks a second, the fourth task starts 0.75 s after the first; without a limit, at once.
+    started = sorted(delayed_scene.runs("at"))
+    assert started[-1] - started[0] > 0.6
+    delayed_scene.wait_empty()
 
 
 @pytest.mark.parametrize("later", [False, True], ids=["running worker", "later worker"])
@@ -188,41 +201,42 @@ def test_a_delayed_task_that_was_revoked(scene: RetryScene, broker: Broker, late
 
     after.get(timeout=TIMEOUT)
 
-    runs = not REMEMBERS_REVOKED[broker.name] and later
-    scene.wait_state("revoked", "SUCCESS" if runs else "REVOKED")
+    is_run = later and not STORES_REVOKED[broker.name]
+    scene.wait_state("revoked", "SUCCESS" if is_run else "REVOKED")
     scene.wait_empty()
-    assert scene.runs("id") == (["revoked"] if runs else []) + ["after"]
+    assert scene.runs("id") == (["revoked"] if is_run else []) + ["after"]
 
 
 # -- events meanwhile
 
 
 def test_one_of_two_workers_may_be_killed_and_nothing_scheduled_is_lost(
-    delayed: Delayed, tasks: Any
+    delayed_scene: DelayedScene, tasks: Any
 ) -> None:
-    doomed = delayed.start()
-    delayed.start()
+    killed_worker = delayed_scene.start()
+    delayed_scene.start()
     results = [tasks.add.apply_async((n, 0), countdown=5) for n in range(100)]
-    doomed.kill()
+    killed_worker.kill()
 
     assert [result.get(timeout=TIMEOUT) for result in results] == list(range(100))
-    late = [run["at"] - dt.datetime.fromisoformat(run["eta"]).timestamp() for run in delayed.read()]
-    assert all(seconds >= -0.001 for seconds in late)
+    for run in delayed_scene.read():
+        assert_not_early(run)
 
 
-def test_what_a_solo_worker_took_and_did_not_start_goes_back_at_once(
-    delayed: Delayed, tasks: Any
+def test_a_solo_worker_that_ends_requeues_at_once_what_it_has_not_started(
+    delayed_scene: DelayedScene, tasks: Any
 ) -> None:
     for n in range(100):
         tasks.add.delay(n, 0)
-    first = delayed.start()
-    delayed.wait_runs(21)
+    first = delayed_scene.start()
+    # More than one prefetch (4): by then the worker has leased messages that it has not started.
+    delayed_scene.wait_runs(21)
     first.stop()
-    assert not delayed.left().get("leased")
+    assert not delayed_scene.left().get("leased")
 
-    delayed.start()
-    delayed.wait_runs(100)
-    assert sorted(delayed.runs("args")) == [[n, 0] for n in range(100)]
+    delayed_scene.start()
+    delayed_scene.wait_runs(100)
+    assert sorted(delayed_scene.runs("args")) == [[n, 0] for n in range(100)]
 
 
 @pytest.mark.parametrize("pool", ["prefork", "solo"])
@@ -262,11 +276,12 @@ def test_a_broker_that_is_restarted_loses_nothing(
 
     broker.server.stop()
     broker.server.start()
-    for _ in range(2):
+    for _ in range(2):  # the task runs twice, and each run waits for one element
         scene.client.rpush("gate:running", "go")
 
     for id in ("running", "delayed"):
         scene.wait_state(id)
+    # Its last retry fails too. So the task is a dead letter, and not lost.
     scene.wait_only_dead("retried")
     assert worker.running
     assert scene.attempts("running") == [0, 0]

@@ -1,4 +1,4 @@
-"""How workers end: tasks that were not started go back at once, and no task runs twice."""
+"""How workers end: tasks that were not started are requeued at once, and no task runs twice."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def check_what_has_come_back(desk: Desk, ids: Sequence[str]) -> set[str]:
     ready = desk.ready()
     if len(desk.queues) == 1:
         assert ready == back
-    else:  # on a cluster, messages of a request that the worker gives up go back by themselves
+    else:  # on a cluster, the messages of an abandoned request are requeued on their own
         assert sorted(ready) == sorted(back)
     return killed
 
@@ -129,7 +129,7 @@ def cold(desk: Desk, pool: str, *, in_a_command: bool = False) -> list[str]:
     if pool == "threads":
         end = time.monotonic() + 1
         while time.monotonic() < end:
-            assert desk.count("leased") > 0, "a message has gone back whose task runs"
+            assert desk.count("leased") > 0, "the message of a running task was requeued"
     desk.open("gate")
 
     worker.wait(TIMEOUT)

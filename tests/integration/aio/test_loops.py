@@ -104,7 +104,7 @@ def test_closing_ends_calls_that_wait(method: str, through: Through) -> None:
             )
             for _ in range(100)
         ]
-        await until(lambda: proxy.held)
+        await until(lambda: proxy.blocked_calls)
         await client.close()
         return await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), TIMEOUT)
 

@@ -153,7 +153,7 @@ class Stage(LedgerDesk):
         self._wait_ended()
         # While a prefork worker waits for Redis, it ends no task by a limit. These end after the
         # cut.
-        wait_until(lambda: self._proxy.held, TIMEOUT, "an end that Redis is not told")
+        wait_until(lambda: self._proxy.blocked_calls, TIMEOUT, "a call about an end is blocked")
         self._cut(lambda: None)
 
     def _cut(self, wait_ended: Callable[[], None], *gates: str) -> None:
@@ -185,7 +185,7 @@ class Stage(LedgerDesk):
         for worker in self.workers:
             worker.wait(TIMEOUT)
         left = self.left()
-        assert not left.get("leased"), f"held by nobody: {left}; {self._logs()}"
+        assert not left.get("leased"), f"leased by nobody: {left}; {self._logs()}"
         if left.get("ready"):
             self._begin()
 
@@ -310,8 +310,8 @@ class Stage(LedgerDesk):
         logs = [*zip(self.workers, before, strict=True)]
         with suppress(TimeoutError):
             wait_until(lambda: all("LOCAL VARIABLES" in w.log[n:] for w, n in logs), TIMEOUT)
-        told = "\n".join(worker.log[-20_000:] for worker in self.workers)
-        return f"{subscribed} pattern subscriptions; {told}"
+        ends_of_logs = "\n".join(worker.log[-20_000:] for worker in self.workers)
+        return f"{subscribed} pattern subscriptions; {ends_of_logs}"
 
     def _kill(self) -> None:
         """Kill processes after the worker has read which task each of them runs.

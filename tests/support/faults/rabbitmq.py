@@ -112,10 +112,10 @@ class RabbitMQStage(Stage):
         return found
 
     def _messages(self, queue: str, tries: int = 5) -> Iterator[Message]:
-        """Get messages. They go back when the connection ends, so one may come twice.
+        """Get messages. RabbitMQ requeues them when the connection ends, so one may come twice.
 
         A quorum queue whose leader changes may not answer in time. RabbitMQ then ends the
-        connection with error 541, and this asks again on a new one.
+        connection with error 541, and this method asks again on a new connection.
         """
         try:
             with Connection(self.broker.url(vhost=self.vhost)) as connection:
