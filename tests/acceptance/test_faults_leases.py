@@ -31,7 +31,7 @@ def test_a_task_ten_times_as_long_as_the_lease_runs_once_in_every_pool(
         stage.producer.send("faults.work", after=8 * stage.lease, queue=pool)
     for worker in workers:
         worker.wait_ready()
-    wait_until(lambda: "ready" not in stage.left(), what="all is held")
+    wait_until(lambda: "ready" not in stage.unfinished(), what="all messages are leased")
     # This worker only takes messages that others lose.
     stage.worker(pool="threads", queues=POOLS)
 

@@ -138,7 +138,9 @@ def wait_all_ran(delayq: DelayQ, diary: Diary, due: dict[str, list[int]]) -> Run
     wait_until(lambda: not missing(), PATIENCE, lambda: f"all ticks: {missing()}", interval=1)
     for entry in delayq.periodic.list():
         delayq.periodic.pause(entry.name)
-    wait_until(lambda: not diary.left(), PATIENCE, lambda: f"all is done: {diary.left()}")
+    wait_until(
+        lambda: not diary.unfinished(), PATIENCE, lambda: f"all is done: {diary.unfinished()}"
+    )
     return Runs(diary)
 
 

@@ -33,7 +33,7 @@ COUNT = 5000
 
 def are_moving(stage: Stage) -> bool:
     """Return whether tasks have left the delay queues of the highest level in use."""
-    delays = (name.split(".")[-2] for name in stage.left() if ".delay." in name)
+    delays = (name.split(".")[-2] for name in stage.unfinished() if ".delay." in name)
     return len({*delays}) > 1
 
 

@@ -95,7 +95,9 @@ class Traffic:
     def _fill(self) -> None:
         """Send the worker more tasks than it can run at once, and wait until it has leased them."""
         keys = set(self.stage.producer.send_many(20, "faults.work", 0.1))
-        self.stage.wait_for(lambda: len(keys & self.stage.left().get("leased", set())) > 3, 20)
+        self.stage.wait_for(
+            lambda: len(keys & self.stage.unfinished().get("leased", set())) > 3, 20
+        )
 
     def kill_victim(self) -> None:
         """Kill the process; `replay` waits for its end."""

@@ -78,7 +78,7 @@ def test_what_a_killed_worker_held_runs_again_within_its_lease(
     wait_until(lambda: len(stage.ledger.starts()) == 2, what="two of them run")
     stage.worker(concurrency=4)
     # The other worker runs at once the tasks that the first one has not leased.
-    wait_until(lambda: "ready" not in stage.left(), what="all has been taken")
+    wait_until(lambda: "ready" not in stage.unfinished(), what="all has been taken")
     held = keys - stage.ledger.finished()
     scheduled = [stage.producer.send("faults.work", after=0.5 + 0.1 * n) for n in range(40)]
     killer = Killer(stage)

@@ -58,7 +58,7 @@ def wait_settled(scene: Scene, total: int) -> None:
         nonlocal before
         known, before = before, scene.client.llen("attempts")
         # A message may move to a place that was read already.
-        return bool(known == before and not scene.client.llen("celery") and not scene.left())
+        return bool(known == before and not scene.client.llen("celery") and not scene.unfinished())
 
     wait_until(settled, PATIENCE, lambda: f"{total} attempts; {before} so far", interval=0.2)
 

@@ -176,7 +176,11 @@ class Desk(LedgerDesk):
 
     def wait_empty(self, timeout: float = TIMEOUT) -> None:
         """Wait until the broker has no task any more."""
-        wait_until(lambda: not self.left(), timeout, lambda: f"nothing to be left: {self.left()}")
+        wait_until(
+            lambda: not self.unfinished(),
+            timeout,
+            lambda: f"nothing to be left: {self.unfinished()}",
+        )
 
     def wait_done(self, ids: Sequence[str], twice: Iterable[str] = ()) -> None:
         """Wait until all of *ids* have ended and nothing is left; only *twice* have run twice."""
@@ -195,14 +199,14 @@ class Desk(LedgerDesk):
 
     def count(self, state: str) -> int:
         """Return how many tasks the broker has in a state."""
-        found = self.left().get(state, 0)
+        found = self.unfinished().get(state, 0)
         return found if isinstance(found, int) else len(found)
 
-    def holds_more_than(self, quick: Collection[str]) -> bool:
+    def has_leased_more_than(self, quick: Collection[str]) -> bool:
         """Return whether workers hold tasks that have not started, beside two that run."""
         if isinstance(self.broker, OnRabbitMQ):
             return self.ledger.finished().issuperset(quick) and self.count("leased") > 2
-        return bool(self.held().difference(self.started()))
+        return bool(self.leased_ids().difference(self.started()))
 
     def twice(self) -> dict[str, int]:
         """Return how often those have started that started more than once."""
@@ -215,9 +219,9 @@ class Desk(LedgerDesk):
         busy machine, is ready again, or another worker has run it meanwhile.
         """
         done = set(self.ledger.finished())
-        left = set().union(*self.left().values())
+        unfinished = set().union(*self.unfinished().values())
         again = {id.decode() for id in cast("set[bytes]", self.results.smembers(_REDELIVERED))}
-        return done - left - again
+        return done - unfinished - again
 
     def tell(self, worker: WorkerProcess, command: str, **arguments: Any) -> Any:
         """Give a worker a command by remote control, and return its answer."""

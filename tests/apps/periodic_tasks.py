@@ -64,7 +64,7 @@ class Diary(Scene):
         wait_until(
             lambda: len(self.ticks(name)) >= count,
             TIMEOUT,
-            lambda: f"{count} ticks of {name}: {self.runs('id')}, {self.left()}",
+            lambda: f"{count} ticks of {name}: {self.runs('id')}, {self.unfinished()}",
         )
         return self.ticks(name)
 

@@ -320,7 +320,7 @@ class RetryScene(AppScene):
         wait_until(
             lambda: {dead_letter.task_id for dead_letter in delayq.dead_letters()} >= set(ids),
             TIMEOUT,
-            lambda: f"{ids} to be dead: {self.runs('id', 'retries')}, {self.left()}",
+            lambda: f"{ids} to be dead: {self.runs('id', 'retries')}, {self.unfinished()}",
         )
 
     def wait_only_dead(self, *ids: str) -> None:

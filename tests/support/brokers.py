@@ -14,7 +14,7 @@ from celery_delayq.model.cluster_tags import slot_of, tag_of
 from celery_delayq.testing import WorkerProcess
 from celery_delayq.transport.amqp.sizes import ready_messages
 from tests.support.cluster import SPREAD, TAGS, Cluster
-from tests.support.faults.leftovers import ids_in, left_in
+from tests.support.faults.leftovers import ids_in, unfinished_in
 from tests.support.keyspace import look, snapshot
 from tests.support.scene import BUSY, AppScene, Scene
 
@@ -81,7 +81,7 @@ class OnRedis(Broker):
         return {*snapshot(scene.client)}
 
     def waits(self, scene: Scene) -> int:
-        return len(scene.left().get("due", ()))
+        return len(scene.unfinished().get("due", ()))
 
     def lose_connections(self, scene: Scene) -> None:
         for kind in ("normal", "pubsub"):
@@ -117,7 +117,7 @@ class OnCluster(Broker):
         return keys
 
     def waits(self, _: Scene) -> int:
-        return len(self.left().get("due", ()))
+        return len(self.unfinished().get("due", ()))
 
     def lose_connections(self, _: Scene) -> None:
         for master in self._cluster.masters:
@@ -130,7 +130,7 @@ class OnCluster(Broker):
         tags = [tag_of(queue, TAGS) for queue in self.queues]
         return all(f"shard of {tag} is back" in worker.log for tag in tags)
 
-    def left(self, _: str = "") -> dict[str, list[Any]]:
+    def unfinished(self, _: str = "") -> dict[str, list[Any]]:
         """Return all unfinished tasks of all queues, by the end of their key."""
         patterns = [f"*}}:{name}" for name in (*BUSY, *self.queues)]
         found: dict[str, list[Any]] = defaultdict(list)
@@ -145,12 +145,12 @@ class OnCluster(Broker):
                     found["ready" if name in self.queues else name] += items
         return dict(found)
 
-    def ids_left(self) -> dict[str, set[str]]:
+    def unfinished_ids(self) -> dict[str, set[str]]:
         """Return the ids of all unfinished tasks, by state."""
         found: dict[str, set[str]] = defaultdict(set)
         for master in self._cluster.masters:
             with master.client() as client:
-                for state, ids in left_in(client).items():
+                for state, ids in unfinished_in(client).items():
                     found[state] |= ids
         return dict(found)
 
@@ -184,18 +184,22 @@ class OnRabbitMQ(Broker):
         return set()
 
     def waits(self, _: Scene) -> int:
-        return self.left().get("scheduled", 0)
+        return self.unfinished().get("scheduled", 0)
 
     def lose_connections(self, _: Scene) -> None:
         self.server.control("close_all_connections", "--vhost", self._vhost, "the test")
 
-    def left(self, queue: str = "celery") -> dict[str, int]:
+    def unfinished(self, queue: str = "celery") -> dict[str, int]:
         """Return the number of unfinished tasks, by state; empty if there is none."""
         # The list counts leased messages. For quorum queues it may be some seconds old.
         columns = ("name", "messages_unacknowledged")
         table = self.server.control("list_queues", "--vhost", self._vhost, *columns)
         unacknowledged = dict(line.split("\t") for line in table.splitlines()[1:])
-        ours = [name for name in unacknowledged if name.startswith(("delayq.delay.", "delayq.unroutable"))]
+        ours = [
+            name
+            for name in unacknowledged
+            if name.startswith(("delayq.delay.", "delayq.unroutable"))
+        ]
         with Connection(self.stock_url) as connection:
             ready = ready_messages(connection.connection, [queue, *ours])
         found = {

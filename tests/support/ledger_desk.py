@@ -15,7 +15,7 @@ from celery_delayq.testing import WorkerProcess, wait_until
 from tests.support import TIMEOUT
 from tests.support.brokers import Broker, OnCluster, OnRabbitMQ
 from tests.support.faults.ledger import Ledger
-from tests.support.faults.leftovers import left_in
+from tests.support.faults.leftovers import unfinished_in
 from tests.support.scene import start_worker
 
 #: A result backend that is away; the rest of its URL follows.
@@ -106,8 +106,8 @@ class LedgerDesk:
             lambda: self.ledger.finished().issuperset(ids),
             timeout or self.timeout,
             lambda: (
-                f"{sorted(set(ids) - self.ledger.finished())} to end; left: {self.left()}; "
-                f"{self._logs()}"
+                f"{sorted(set(ids) - self.ledger.finished())} to end; "
+                f"unfinished: {self.unfinished()}; {self._logs()}"
             ),
         )
 
@@ -123,23 +123,26 @@ class LedgerDesk:
         """Return the ids of all runs in the order of their starts."""
         return [run.key for run in sorted(self.ledger.read()[0], key=lambda run: run.start_us)]
 
-    def left(self) -> Mapping[str, Any]:
+    def unfinished(self) -> Mapping[str, Any]:
         """Return the ids of the broker's tasks by state; on RabbitMQ, their numbers."""
         if isinstance(self.broker, OnRabbitMQ):
-            return self.broker.left()
-        left = self.broker.ids_left() if isinstance(self.broker, OnCluster) else left_in(self.redis)
-        return {state: ids for state, ids in left.items() if ids}
+            return self.broker.unfinished()
+        if isinstance(self.broker, OnCluster):
+            found = self.broker.unfinished_ids()
+        else:
+            found = unfinished_in(self.redis)
+        return {state: ids for state, ids in found.items() if ids}
 
-    def held(self) -> set[str]:
+    def leased_ids(self) -> set[str]:
         """Return the ids of all leased tasks."""
-        held: set[str] = self.left().get("leased", set())
-        return held
+        ids: set[str] = self.unfinished().get("leased", set())
+        return ids
 
-    def held_of(self, ids: Collection[str]) -> int:
+    def count_leased(self, ids: Collection[str]) -> int:
         """Return how many of some tasks are leased; on RabbitMQ, how many of all tasks."""
         if isinstance(self.broker, OnRabbitMQ):
-            return self.broker.left().get("leased", 0)
-        return len(self.held().intersection(ids))
+            return self.broker.unfinished().get("leased", 0)
+        return len(self.leased_ids().intersection(ids))
 
     def backend_calls(self) -> set[str]:
         """Return where Celery has called the result backend while it was away: module and line."""

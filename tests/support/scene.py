@@ -121,7 +121,9 @@ class Scene:
         wait_until(
             lambda: self.client.llen("log") >= count,
             timeout,
-            lambda: f"{count} runs: {self.runs('id', 'task', 'key', 'retries')}, {self.left()}",
+            lambda: (
+                f"{count} runs: {self.runs('id', 'task', 'key', 'retries')}, {self.unfinished()}"
+            ),
         )
 
     def open(self, gate: str, times: int = 0) -> None:
@@ -143,7 +145,7 @@ class Scene:
         headers = [json.loads(record.partition(b"\n")[2])["headers"] for record in records]
         return [(each["id"], each["retries"]) for each in headers]
 
-    def held(self) -> set[str]:
+    def leased_ids(self) -> set[str]:
         """Return the ids of leased messages."""
         values = [item for key in self.client.keys("*:leased:*") for item in self.client.hvals(key)]
         messages = [split_leased(item)[1] for item in values]
@@ -156,10 +158,10 @@ class Scene:
             for key, owner in self.client.hgetall(f"{{{queue}}}:unique").items()
         }
 
-    def left(self, queue: str = "celery") -> dict[str, Any]:
+    def unfinished(self, queue: str = "celery") -> dict[str, Any]:
         """Return all unfinished tasks, by the end of their key."""
         if self.broker is not None:
-            return self.broker.left(queue)
+            return self.broker.unfinished(queue)
         keys = {f"{{{queue}}}:{name}": name for name in BUSY} | {queue: "ready"}
         stored = look(self.client, *keys, "*:leased:*")
         leased = [
@@ -174,7 +176,9 @@ class Scene:
     def wait_empty(self, queue: str = "celery") -> None:
         """Wait until all tasks are done, and no key of them is left."""
         wait_until(
-            lambda: not self.left(queue), TIMEOUT, lambda: f"nothing to be left: {self.left(queue)}"
+            lambda: not self.unfinished(queue),
+            TIMEOUT,
+            lambda: f"nothing to be left: {self.unfinished(queue)}",
         )
 
 

@@ -84,7 +84,7 @@ def test_a_result_that_was_read_in_part_when_the_connection_was_lost_is_read_to_
     assert worker.wait(TIMEOUT) == 0
     runs = 2 if broker.name == "rabbitmq" else 1
     assert (leases.runs("event"), delayq.dead_letters.count()) == (["started"] * runs, 1)
-    assert not leases.left().get("leased")
+    assert not leases.unfinished().get("leased")
 
 
 @pytest.mark.conformance

@@ -345,7 +345,7 @@ def test_a_call_with_options_that_are_none_sends_nothing(scene: RetryScene) -> N
         with pytest.raises(ValueError, match=r"^plain: "):
             send(scene, "plain", "done", **options)
 
-    assert scene.left() == {}
+    assert scene.unfinished() == {}
 
 
 #: Attempts and deliveries if a worker dies between sending a retry and acknowledging. On Redis both

@@ -69,7 +69,9 @@ def test_delayed_tasks_of_all_kinds(
     }
 
 
-def test_what_expires_before_it_is_due_does_not_run(delayed_scene: DelayedScene, tasks: Any) -> None:
+def test_what_expires_before_it_is_due_does_not_run(
+    delayed_scene: DelayedScene, tasks: Any
+) -> None:
     delayed_scene.start()
     expired = tasks.add.apply_async((1, 1), countdown=0.5, expires=0.2)
     after = tasks.add.apply_async((2, 2), countdown=0.6)
@@ -113,7 +115,7 @@ def test_messages_with_an_eta_of_a_stock_producer_move_to_the_schedule(
     assert_not_early(soon)
     wait_until(lambda: broker.waits(delayed_scene) == 50, what="the 50 far tasks are scheduled")
     wait_until(
-        lambda: not {"ready", "leased"} & delayed_scene.left().keys(),
+        lambda: not {"ready", "leased"} & delayed_scene.unfinished().keys(),
         what="no task is ready or leased",
     )
 
@@ -165,7 +167,7 @@ def test_priorities_are_kept_on_the_way(
         options = {"queue": broker.queues[0], "priority": priority}
         scene.send("plain", id=f"{priority}", countdown=0.2, **options)
     if ENDS_DELAYS_ITSELF[broker.name]:
-        wait_until(lambda: scene.left() == {"ready": 4}, TIMEOUT, "all are ready")
+        wait_until(lambda: scene.unfinished() == {"ready": 4}, TIMEOUT, "all are ready")
     else:
         scene.wait_past(scene.now() + 0.3)
     scene.start(conf=PRIORITY_SETTINGS[broker.name])
@@ -232,7 +234,7 @@ def test_a_solo_worker_that_ends_requeues_at_once_what_it_has_not_started(
     # More than one prefetch (4): by then the worker has leased messages that it has not started.
     delayed_scene.wait_runs(21)
     first.stop()
-    assert not delayed_scene.left().get("leased")
+    assert not delayed_scene.unfinished().get("leased")
 
     delayed_scene.start()
     delayed_scene.wait_runs(100)
@@ -272,7 +274,7 @@ def test_a_broker_that_is_restarted_loses_nothing(
     scene.send("plain", id="delayed", countdown=10.0)
     scene.send("plain", "OSError", id="retried", retry_intervals=[10.0])
     scene.wait_state("retried", "RETRY")
-    wait_until(lambda: scene.left().get("leased") == 1, TIMEOUT, "the first attempt is done")
+    wait_until(lambda: scene.unfinished().get("leased") == 1, TIMEOUT, "the first attempt is done")
 
     broker.server.stop()
     broker.server.start()

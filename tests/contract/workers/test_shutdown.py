@@ -42,7 +42,7 @@ def start_in_the_middle_of_a_batch(
     worker = desk.worker(pool, **settings)
     desk.wait_started(gated, 1 if pool == "solo" else 2)
     if pool != "solo":  # solo takes one at a time on a slow machine
-        wait_until(lambda: desk.holds_more_than(quick), what="it holds more than it runs")
+        wait_until(lambda: desk.has_leased_more_than(quick), what="it has leased more than it runs")
     assert 0 < desk.count("ready") < len(ids) - len(desk.ledger.finished())
     return worker, ids
 

@@ -44,7 +44,9 @@ def test_what_celery_rejects_is_a_dead_letter_with_its_reason(pool: str, leases:
     leases.app.send_task("lease.reject", (False,), task_id="rejected later", countdown=0.3)
     leases.start(pool)
 
-    wait_until(lambda: len(reasons(leases.delayq)) == 4 and not leases.held(), what="four are dead")
+    wait_until(
+        lambda: len(reasons(leases.delayq)) == 4 and not leases.leased_ids(), what="four are dead"
+    )
 
     dead = reasons(leases.delayq)
     [later] = dead.keys() - set(sent.values())
@@ -135,7 +137,7 @@ def test_a_task_that_kills_its_child_is_dead_after_so_many_deaths(leases: Leases
     worker = leases.start("prefork", delayq={"max_deliveries": 2})
 
     wait_until(lambda: reasons(leases.delayq), what="it is dead")
-    wait_until(lambda: not leases.held(), what="all is done")
+    wait_until(lambda: not leases.leased_ids(), what="all is done")
 
     assert reasons(leases.delayq) == {sent: "killed its process 3 times"}
     deaths = [
@@ -164,7 +166,9 @@ def test_a_task_that_kills_its_worker_is_delivered_alone_before_it_becomes_a_dea
         assert worker.wait() == -9
     judge = leases.start("prefork", **options)
     wait_until(lambda: reasons(leases.delayq), what="it is dead")
-    wait_until(lambda: leases.client.llen("log") == 7 and not leases.held(), what="all is done")
+    wait_until(
+        lambda: leases.client.llen("log") == 7 and not leases.leased_ids(), what="all is done"
+    )
 
     reason = "its worker died 3 times, the last time with nothing else"
     assert reasons(leases.delayq) == {sent: reason}

@@ -20,7 +20,7 @@ def test_after_a_reject_with_requeue_it_is_the_second_delivery(pool: str, leases
     assert result.get(timeout=TIMEOUT) == "accepted"
 
     assert leases.runs("deliveries", "redelivered") == AGAIN
-    wait_until(lambda: not leases.held(), what="all is acknowledged")
+    wait_until(lambda: not leases.leased_ids(), what="all is acknowledged")
     assert not leases.client.exists("{celery}:deliveries")
 
 

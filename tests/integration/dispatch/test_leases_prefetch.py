@@ -65,7 +65,7 @@ def test_a_busy_worker_holds_its_prefetch_and_an_idle_one_gets_the_work(
     assert runs == [("idle", event, id) for _, _, id in runs[::2] for event in ("started", "ended")]
     assert {id for _, _, id in runs} == {f"nap-{n:02}" for n in range(TASKS)}
     leases.client.rpush("go", "")
-    wait_until(lambda: not leases.held(), what="all is acknowledged")
+    wait_until(lambda: not leases.leased_ids(), what="all is acknowledged")
 
 
 def test_a_worker_prefetches_its_multiple_and_no_more(leases: Leases) -> None:
@@ -82,7 +82,7 @@ def test_a_worker_prefetches_its_multiple_and_no_more(leases: Leases) -> None:
     wait_until(all_done, what="all have run", interval=0.002)
 
     assert most == 6
-    wait_until(lambda: not leases.held(), what="all is acknowledged")
+    wait_until(lambda: not leases.leased_ids(), what="all is acknowledged")
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 7])

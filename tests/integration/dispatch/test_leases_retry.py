@@ -128,7 +128,7 @@ def test_a_retry_of_an_early_acknowledged_task_is_a_message_like_others(
     doomed = leases.start("prefork", conf={"at_least_once": False}, delayq=LEASE)
     app.send_task("lease.retry_and_wait", (1.0,), task_id="a")
     wait_until(lambda: "retried" in leases.runs("event"), what="it has sent its retry")
-    wait_until(lambda: not leases.held(), 0.5, "its acknowledgement has arrived")
+    wait_until(lambda: not leases.leased_ids(), 0.5, "its acknowledgement has arrived")
     assert leases.scheduled() == [("a", 1)]
     doomed.kill()
 

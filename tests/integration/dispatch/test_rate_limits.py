@@ -189,7 +189,7 @@ def test_a_call_is_refused_when_the_queue_is_full(
     for n in range(2):
         work.apply_async((n,), countdown=60)
     first = unique.apply_async(("k",), countdown=60)
-    before = control.left()
+    before = control.unfinished()
     calls: list[dict[str, Any]] = [
         {"countdown": 60},
         {"countdown": 60, "unique_key": "{key}", "unique_scope": "done"},
@@ -201,7 +201,7 @@ def test_a_call_is_refused_when_the_queue_is_full(
             work.apply_async(("refused",), **options)
         assert isinstance(refused.value, OperationalError)
         assert script_calls(control) <= calls_before + 2, "it was tried again and again"
-    assert control.left() == before
+    assert control.unfinished() == before
 
     # What takes the place of another, goes elsewhere or runs at once has room.
     second = unique.apply_async(("k",), countdown=60)
@@ -236,11 +236,11 @@ def test_a_batch_that_does_not_fit_says_so_and_stores_whole_entries(
     stored = [f"{n:03}" for n in range(60)]
     assert control.scheduled() == [(id, 0) for id in stored]
     assert control.ready() == ["at once"]
-    left = control.left()
-    assert left.keys() == {"due", "entries", "tasks", "unique", "ready"}
-    assert sorted(id.decode() for id in left["entries"]) == stored
-    assert sorted(id.decode() for id in left["due"]) == stored
-    assert sorted(member.split(b"\0")[2].decode() for member in left["tasks"]) == stored
+    unfinished = control.unfinished()
+    assert unfinished.keys() == {"due", "entries", "tasks", "unique", "ready"}
+    assert sorted(id.decode() for id in unfinished["entries"]) == stored
+    assert sorted(id.decode() for id in unfinished["due"]) == stored
+    assert sorted(member.split(b"\0")[2].decode() for member in unfinished["tasks"]) == stored
     assert sorted(control.owners().values()) == stored[1::2]
 
 

@@ -60,13 +60,15 @@ class Walk(LedgerDesk):
             lambda: (
                 not all(worker.running for worker in self.workers)
                 or (
-                    ids <= {*self.ledger.finished(), *self.dead()} and not {*self.left()} - {"dead"}
+                    ids <= {*self.ledger.finished(), *self.dead()}
+                    and not {*self.unfinished()} - {"dead"}
                 )
             ),
             TIMEOUT,
             lambda: (
                 f"{sorted(ids - {*self.ledger.finished(), *self.dead()})} to end; "
-                f"{ {state: len(each) for state, each in self.left().items()} }; {self._logs()}"
+                f"{ {state: len(each) for state, each in self.unfinished().items()} }; "
+                f"{self._logs()}"
             ),
         )
 

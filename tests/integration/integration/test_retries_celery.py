@@ -97,7 +97,7 @@ def test_an_eager_task_is_tried_again_without_waiting(eager: Celery, scene: Retr
     assert scene.attempts("late") == [0, 1, 2]
     assert scene.attempts("never") == [0, 1, 2, 3]
     assert scene.attempts("manually") == [0, 1]
-    assert scene.left() == {}
+    assert scene.unfinished() == {}
 
 
 def test_of_an_eager_task_too_some_failures_are_the_last(eager: Celery, scene: RetryScene) -> None:
@@ -141,7 +141,7 @@ def test_a_task_that_is_called_like_a_function_is_one(app: Celery, scene: RetryS
     assert steps(["done"]) == "done"
 
     assert len(scene.runs("id")) == 6
-    assert scene.left() == {}
+    assert scene.unfinished() == {}
     assert ping.app is not None  # some other app's task, which nobody has touched
     assert "_delayq_attempts" not in vars(ping)
 

@@ -52,7 +52,9 @@ def test_a_paused_task_waits_and_others_run(control: Control, pool: str) -> None
     )
     control.wait_runs(3)
     wait_paused_due(control, paused)
-    wait_until(lambda: (control.ready(), control.held()) == ([], set()), TIMEOUT, "nothing else")
+    wait_until(
+        lambda: (control.ready(), control.leased_ids()) == ([], set()), TIMEOUT, "nothing else"
+    )
     assert sorted(control.runs("id")) == sorted(["before", *others])
     assert control.delayq.count(task="work") == 5
     assert [each.state for each in control.delayq.list(task="work")] == ["paused"] * 5
@@ -200,7 +202,7 @@ def test_nothing_of_a_paused_queue_is_taken_and_others_go_on(control: Control, p
     assert control.runs("id") == others
     assert control.ready("aside") == at_once
     assert control.scheduled("aside") == [("later", 0)]
-    wait_until(lambda: not control.held(), TIMEOUT, "all is done")
+    wait_until(lambda: not control.leased_ids(), TIMEOUT, "all is done")
 
     assert control.delayq.resume(queue="aside")
 

@@ -82,14 +82,14 @@ def revoke(request: pytest.FixtureRequest) -> Way:
 
 def test_what_is_scheduled_is_removed_at_once(control: Control, revoke: Way) -> None:
     send(control, "spared", countdown=300)
-    before = control.left()
+    before = control.unfinished()
     result = send(control, "revoked", "us", countdown=60)
-    assert control.left() != before
+    assert control.unfinished() != before
 
     with control.watching() as told:
         revoke(control, result)
 
-        assert control.left() == before
+        assert control.unfinished() == before
         assert result.state == "REVOKED"
         with pytest.raises(TaskRevokedError):
             result.get(timeout=TIMEOUT)
@@ -132,12 +132,14 @@ def test_what_a_killed_worker_held_is_refused_by_the_next_one(control: Control, 
     result = send(control, "revoked", "us")
     delayed = send(control, "another one", "us", countdown=0.1)
     wait_until(
-        lambda: control.held() == {"blocking", "revoked", "another one"}, TIMEOUT, "it holds all"
+        lambda: control.leased_ids() == {"blocking", "revoked", "another one"},
+        TIMEOUT,
+        "it holds all",
     )
 
     way(control, result)
     doomed.kill()
-    assert control.held() == {"blocking", "revoked", "another one"}
+    assert control.leased_ids() == {"blocking", "revoked", "another one"}
     control.open("gate")
     control.start(conf=conf, delayq={"lease": 1})
 
@@ -223,7 +225,7 @@ def test_a_running_task_that_is_revoked_is_held_until_it_has_ended(
     for key in ("a", "b"):
         assert control.tasks["work"].delay(key).get(timeout=TIMEOUT) == key
 
-    assert "runs" in control.held()
+    assert "runs" in control.leased_ids()
     assert result.state == "PENDING"
     control.open("end")
     result.get(timeout=TIMEOUT)

@@ -149,7 +149,7 @@ def test_after_kill_9_what_was_acknowledged_is_told_and_nothing_else(
 
     told = [run.id for run in delayq.history()]
     assert 100 <= len(told) < len(ids), "it was killed while it worked"
-    assert sorted([*told, *scene.ready(), *scene.held()]) == sorted(ids)
+    assert sorted([*told, *scene.ready(), *scene.leased_ids()]) == sorted(ids)
 
 
 @pytest.mark.parametrize(

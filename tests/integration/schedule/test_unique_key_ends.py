@@ -220,7 +220,7 @@ def test_a_task_that_waits_for_a_child_is_refused_at_once(control: Control, how:
     busy = control.tasks["work"].apply_async(kwargs={"gate": "busy"})
     control.wait_runs(1)
     call(control, "owner")
-    wait_until(lambda: "owner" in control.held(), TIMEOUT, "the worker has it")
+    wait_until(lambda: "owner" in control.leased_ids(), TIMEOUT, "the worker has it")
 
     if how == "by id":
         control.app.control.revoke("owner")

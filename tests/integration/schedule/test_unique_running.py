@@ -23,9 +23,11 @@ def wait_retry(control: Control, result: AsyncResult) -> None:
     """Wait until the retry of a task is all that is scheduled, and its first run is over."""
     waits = [(result.id, 1)]
     wait_until(
-        lambda: control.scheduled() == waits and not control.held() and result.state == "RETRY",
+        lambda: (
+            control.scheduled() == waits and not control.leased_ids() and result.state == "RETRY"
+        ),
         TIMEOUT,
-        lambda: f"its retry waits: {result.state}, {control.left()}",
+        lambda: f"its retry waits: {result.state}, {control.unfinished()}",
     )
 
 
@@ -106,7 +108,7 @@ def test_what_replaces_a_running_task_stays_after_its_end_and_its_retry(
     assert control.owners() == {"k": second.id}
 
     control.open("gate")
-    wait_until(lambda: not control.held(), TIMEOUT, "the first one is done")
+    wait_until(lambda: not control.leased_ids(), TIMEOUT, "the first one is done")
     barrier = control.tasks["other"].delay("barrier")
     assert barrier.get(timeout=TIMEOUT) == "barrier"
 
@@ -232,7 +234,7 @@ def test_with_early_acknowledgement_the_key_is_free_once_it_runs(control: Contro
     control.start(conf={"at_least_once": False})
     first = call(control, "", "gate")
     control.wait_runs(1)
-    wait_until(lambda: not control.left(), TIMEOUT, "it is acknowledged")
+    wait_until(lambda: not control.unfinished(), TIMEOUT, "it is acknowledged")
     second = call(control)
     assert second.id != first.id
     control.open("gate")

@@ -59,12 +59,12 @@ def test_another_call_takes_the_place_of_the_first(
 def test_another_call_is_refused(control: Control, scope: str) -> None:
     task = control.tasks[f"error.{scope}"]
     first = task.apply_async(("k",), countdown=0.5)
-    before = control.left()
+    before = control.unfinished()
     for countdown in (0.1, None):
         with pytest.raises(UniqueConflict, match=first.id) as refused:
             task.apply_async(("k",), countdown=countdown)
         assert refused.value.other_id == first.id
-    assert control.left() == before
+    assert control.unfinished() == before
     other = task.delay("another key")
 
     control.start("solo")
@@ -78,10 +78,10 @@ def test_another_call_is_refused(control: Control, scope: str) -> None:
 def test_another_call_is_that_of_the_first(control: Control, scope: str) -> None:
     task = control.tasks[f"keep.{scope}"]
     first = task.apply_async(("k",), countdown=0.5)
-    before = control.left()
+    before = control.unfinished()
     others = [task.apply_async(("k",), countdown=each) for each in (0.1, 60, None)]
     assert {other.id for other in others} == {first.id}
-    assert control.left() == before
+    assert control.unfinished() == before
 
     control.start("solo")
     assert [other.get(timeout=TIMEOUT) for other in others] == ["k"] * 3

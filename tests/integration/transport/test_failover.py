@@ -105,7 +105,7 @@ def test_a_failover_under_load(
 
     # Dispatchers and heartbeats are on the new master.
     desk.wait_finished(desk.send(1, queue="aside", countdown=1.5 * LEASE))
-    assert set(running) <= desk.held()
+    assert set(running) <= desk.leased_ids()
     desk.open("gate")
     certain.update(published if waits else [])
     desk.wait_finished([*running, *scheduled, *certain])
@@ -145,7 +145,7 @@ def test_a_replica_that_lags_undoes_what_it_was_not_told_and_nothing_else(
         assert {delayq.reschedule(id, countdown=900) for id in moved} == {Outcome.DONE}
         delayq.close()
     desk.wait_finished(again)
-    wait_until(lambda: not desk.held(), TIMEOUT, "the acks")
+    wait_until(lambda: not desk.leased_ids(), TIMEOUT, "the acks")
     master.kill()
     wait_failover(desk, replica, sentinel, workers)
 

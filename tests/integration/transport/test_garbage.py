@@ -114,4 +114,4 @@ def test_garbage_on_the_channels(
     assert "resumed" not in worker.log
     assert "Connection to broker lost" not in worker.log
     assert desk.tell(worker, "ending_timers") is not None
-    wait_until(lambda: not desk.left(), what="nothing is left")
+    wait_until(lambda: not desk.unfinished(), what="nothing is left")

@@ -73,7 +73,7 @@ def test_tasks_go_on_while_their_worker_loses_its_connections(
     worker = desk.worker(pool, url=through(proxy), lease=LEASE)
     running = desk.wait_started(ids, 2)
     desk.wait_finished(quick)
-    wait_until(lambda: desk.held().difference(running), what="it holds more than it runs")
+    wait_until(lambda: desk.leased_ids().difference(running), what="it holds more than it runs")
     start_another_worker(desk)
 
     proxy.cut_all()
@@ -81,7 +81,7 @@ def test_tasks_go_on_while_their_worker_loses_its_connections(
     if pool != "gevent":  # which waits in its full pool, and sees to its connections after that
         desk.wait_connected(worker, 2)
     wait_beyond_a_lease(desk)
-    assert set(running) <= desk.held()
+    assert set(running) <= desk.leased_ids()
     desk.open("gate")
     desk.wait_connected(worker, 2)
     desk.wait_done(ids)
@@ -97,7 +97,7 @@ def test_a_task_that_a_child_has_and_has_not_told_of_is_not_given_to_others(
     (child,) = psutil.Process(worker.pid).children()
     child.suspend()
     ids = desk.send(1)
-    wait_until(lambda: desk.held() == set(ids), what="the worker holds the task")
+    wait_until(lambda: desk.leased_ids() == set(ids), what="the worker holds the task")
     desk.timers(worker)  # its loop has turned since, and the child has the task
 
     proxy.cut_all()
@@ -105,7 +105,7 @@ def test_a_task_that_a_child_has_and_has_not_told_of_is_not_given_to_others(
     desk.wait_connected(worker, 2)
     start_another_worker(desk)
     wait_beyond_a_lease(desk)
-    assert set(ids) <= desk.held()
+    assert set(ids) <= desk.leased_ids()
     child.resume()
     desk.wait_done(ids)
 
@@ -198,7 +198,7 @@ def test_a_connection_that_is_lost_while_nothing_is_asked_costs_nothing(desk: De
     """The worker has enough to do, and reads its end again and again were it left open."""
     ids = desk.send(6, "gate")
     worker = desk.worker("prefork", lease=LEASE, concurrency=1, worker_prefetch_multiplier=8)
-    wait_until(lambda: len(desk.held()) >= 5, what="it has enough to do")
+    wait_until(lambda: len(desk.leased_ids()) >= 5, what="it has enough to do")
     desk.timers(worker)
     process = psutil.Process(worker.pid)
 
@@ -208,7 +208,7 @@ def test_a_connection_that_is_lost_while_nothing_is_asked_costs_nothing(desk: De
 
     def promoted() -> bool:
         # Before kombu 5.7 it connects anew at once, and may take one more.
-        return ids[-1] in desk.ready() or (KOMBU_STOPS_POLLING and ids[-1] in desk.held())
+        return ids[-1] in desk.ready() or (KOMBU_STOPS_POLLING and ids[-1] in desk.leased_ids())
 
     wait_until(promoted, what="the delayed task is promoted")
     after = process.cpu_times()
@@ -231,7 +231,7 @@ def test_redis_is_restarted_while_tasks_run(desk: Desk, broker: EmbeddedRedis) -
 
     start_another_worker(desk)
     wait_beyond_a_lease(desk)
-    assert set(running) <= desk.held()
+    assert set(running) <= desk.leased_ids()
     desk.open("gate")
     desk.wait_connected(worker, 2)
     desk.wait_done([*ids, *scheduled])
@@ -260,6 +260,6 @@ def test_redis_hangs_for_longer_than_a_lease_while_tasks_run(
         time.sleep(BEYOND)
 
     wait_beyond_a_lease(desk)
-    assert set(running) <= desk.held()
+    assert set(running) <= desk.leased_ids()
     desk.open("gate")
     desk.wait_done(ids)

@@ -113,7 +113,7 @@ class Play:
         scene = self._scene
         if scene.client.llen("brief"):
             return {"brief"}
-        found = scene.held()
+        found = scene.leased_ids()
         for queue in ("celery", "aside"):
             found.update(scene.ready(queue), (id for id, _ in scene.scheduled(queue)))
         return found.intersection(self.ids)

@@ -91,7 +91,7 @@ def test_what_was_taken_from_a_cancelled_queue_goes_back_or_runs(desk: Desk) -> 
 
     wait_until(
         lambda: desk.ready("spare") == [id for id in ids if id not in desk.ledger.finished()],
-        what="what has not run has gone back, in order",
+        what="tasks that have not run are requeued, in order",
     )
     desk.tell(worker, "add_consumer", queue="spare")
     desk.wait_done(ids)
@@ -109,10 +109,10 @@ def test_what_comes_for_a_queue_that_was_cancelled_meanwhile_goes_back_in_order(
 
     desk.tell(worker, "add_consumer", queue="spare")
     assert late.fired.wait(TIMEOUT)
-    assert desk.held()
+    assert desk.leased_ids()
     desk.tell(worker, "cancel_consumer", queue="spare")
 
-    wait_until(lambda: not desk.held(), what="all has gone back")
+    wait_until(lambda: not desk.leased_ids(), what="all messages are requeued")
     assert desk.ready("spare") == ids
     assert not desk.ledger.finished().intersection(ids)
 
@@ -122,7 +122,7 @@ def test_a_task_that_is_revoked_while_it_waits_in_a_worker_does_not_run(desk: De
     worker = desk.worker("prefork")
     running = desk.wait_started(ids, 2)
     revoked = next(id for id in ids if id not in running)
-    wait_until(lambda: revoked in desk.held(), what="it waits in the worker")
+    wait_until(lambda: revoked in desk.leased_ids(), what="it waits in the worker")
 
     desk.tell(worker, "revoke", task_id=revoked)
     desk.open("gate")
@@ -147,7 +147,7 @@ def test_a_task_over_its_time_limit_runs_again_only_where_the_app_says_so(
 
     desk.wait_finished(ids)
     dead = {} if again else {"dead": {slow}}
-    wait_until(lambda: desk.left() == dead, what="it is a dead letter, or done")
+    wait_until(lambda: desk.unfinished() == dead, what="it is a dead letter, or done")
     assert desk.twice() == ({slow: 2} if again else {})
 
 
@@ -188,11 +188,11 @@ def test_what_a_consumer_held_comes_back(desk: Desk, how: str) -> None:
         consumer.wait(TIMEOUT)
 
     if how == "vanishes":
-        assert desk.held() == set(ids[:3])
+        assert desk.leased_ids() == set(ids[:3])
         desk.worker("threads", lease=1)
         desk.wait_finished(ids)
         desk.wait_empty()
         assert desk.twice() == {}
     else:
         assert desk.ready() == ids
-        assert desk.held() == set()
+        assert desk.leased_ids() == set()

@@ -44,7 +44,7 @@ def test_without_ack_emulation_tasks_run_as_on_stock(scene: Delayed, tasks: Any)
 
     assert tasks.add.apply_async((1, 2), countdown=0.2).get(timeout=TIMEOUT) == 3
     assert tasks.add.delay(3, 4).get(timeout=TIMEOUT) == 7
-    assert not scene.held()
+    assert not scene.leased_ids()
 
 
 @pytest.mark.parametrize(

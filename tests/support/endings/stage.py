@@ -125,7 +125,7 @@ class Stage(LedgerDesk):
             "threads",
         ):  # the other workers take none while all places are full
             ids = {cell.id for cell in self.cells}
-            wait_until(lambda: ids <= self.held(), TIMEOUT, "all are taken")
+            wait_until(lambda: ids <= self.leased_ids(), TIMEOUT, "all are taken")
         self._revoke()
         self._cut(lambda: self.wait_finished(blockers), "blockers")
         self._kill()
@@ -184,9 +184,9 @@ class Stage(LedgerDesk):
         self._proxy.accept()
         for worker in self.workers:
             worker.wait(TIMEOUT)
-        left = self.left()
-        assert not left.get("leased"), f"leased by nobody: {left}; {self._logs()}"
-        if left.get("ready"):
+        unfinished = self.unfinished()
+        assert not unfinished.get("leased"), f"leased by nobody: {unfinished}; {self._logs()}"
+        if unfinished.get("ready"):
             self._begin()
 
     @contextmanager
@@ -211,7 +211,7 @@ class Stage(LedgerDesk):
         wait_until(lambda: self.redis.llen(queue), TIMEOUT, "the lease ends")
         # The workers' leases have ended before, and are reclaimed one after the other.
         ids = {cell.id for cell in self.cells}
-        wait_until(lambda: not ids & self.held(), TIMEOUT, "all are taken")
+        wait_until(lambda: not ids & self.leased_ids(), TIMEOUT, "all are taken")
         store.purge(queue)
         self.redis.delete(queue)
 
@@ -333,7 +333,7 @@ class Stage(LedgerDesk):
         if is_held:
             return
         ids = {cell.id for cell in cells}
-        wait_until(lambda: not self.held_of(ids), TIMEOUT, "early acks")
+        wait_until(lambda: not self.count_leased(ids), TIMEOUT, "early acks")
 
     def _wait_ended(self) -> None:
         """Wait until all tasks have ended that end when a gate opens."""
@@ -343,34 +343,36 @@ class Stage(LedgerDesk):
 
     def outcomes(self) -> dict[str, Outcome]:
         """Return the outcome of each task by its id."""
-        left, dead = self._left_and_dead()
+        unfinished, dead = self._unfinished_and_dead()
         starts = self.ledger.starts()
         return {
             cell.id: Outcome(
-                self._result(cell.id, left, dead, starts.get(cell.id, 0)),
+                self._result(cell.id, unfinished, dead, starts.get(cell.id, 0)),
                 starts.get(cell.id, 0),
                 self._state(cell.body) if cell.in_chord else "",
             )
             for cell in self.cells
         }
 
-    def _left_and_dead(self) -> tuple[Mapping[str, Any], dict[str, str]]:
+    def _unfinished_and_dead(self) -> tuple[Mapping[str, Any], dict[str, str]]:
         """Return the ids of the tasks in the broker by state, and the reasons of dead tasks."""
         if self.broker is None:
-            return self.left(), {
+            return self.unfinished(), {
                 id.decode(): DeadLetterRecord.unpack(id.decode(), data).reason
                 for id, data in self.redis.hgetall("{celery}:dead").items()
             }
         dead = {each.id: str(each.reason) for each in DelayQ.of(self._app).dead_letters()}
         if isinstance(self.broker, OnRabbitMQ):
             return {"scheduled": self._retried(), "dead": dead.keys()}, dead
-        return self.left(), dead
+        return self.unfinished(), dead
 
     def _retried(self) -> set[str]:
         return {cell.id for cell in self.cells if self._state(cell.id) == "RETRY"}
 
-    def _result(self, id: str, left: Mapping[str, Any], dead: dict[str, str], runs: int) -> str:
-        places = sorted(place for place, ids in left.items() if id in ids)
+    def _result(
+        self, id: str, unfinished: Mapping[str, Any], dead: dict[str, str], runs: int
+    ) -> str:
+        places = sorted(place for place, ids in unfinished.items() if id in ids)
         if places == ["dead"] and id in dead:
             return f"dead: {dead[id]}"
         if places == ["scheduled"]:
@@ -390,10 +392,10 @@ class Stage(LedgerDesk):
         """Return messages in the broker that are not the tasks themselves."""
         if isinstance(self.broker, OnRabbitMQ):
             retried = len(self._retried())
-            left = self.left()
-            return set() if left == ({"scheduled": retried} if retried else {}) else {f"{left}"}
+            found = self.unfinished()
+            return set() if found == ({"scheduled": retried} if retried else {}) else {f"{found}"}
         beside = {cell.beside for cell in self.cells} if self.world.results else set()
-        return set().union(*self.left().values()) - {cell.id for cell in self.cells} - beside
+        return set().union(*self.unfinished().values()) - {cell.id for cell in self.cells} - beside
 
     def _state(self, id: str) -> str:
         found = self.results.get(f"celery-task-meta-{id}")

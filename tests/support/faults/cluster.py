@@ -14,7 +14,7 @@ from celery_delayq.model.cluster_tags import slot_of, tag_of
 from celery_delayq.testing import wait_until
 from tests.support import TIMEOUT
 from tests.support.cluster import MASTERS, TAGS, Cluster, place_of
-from tests.support.faults.leftovers import left_in
+from tests.support.faults.leftovers import unfinished_in
 from tests.support.faults.stage import Stage
 from tests.support.proxy import Proxy
 
@@ -103,6 +103,6 @@ class ClusterStage(Stage):
     def _left_in(self) -> dict[str, set[str]]:
         found: dict[str, set[str]] = defaultdict(set)
         for _, client in self.masters():
-            for state, ids in left_in(client).items():
+            for state, ids in unfinished_in(client).items():
                 found[state] |= ids
         return dict(found)

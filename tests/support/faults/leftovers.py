@@ -20,7 +20,7 @@ _STATES = (
 )
 
 
-def left_in(broker: Redis) -> dict[str, set[str]]:
+def unfinished_in(broker: Redis) -> dict[str, set[str]]:
     """Return the ids of all tasks that the broker still has, by state.
 
     The states are ``scheduled``, ``ready``, ``leased`` and ``dead``. An entry or dead letter

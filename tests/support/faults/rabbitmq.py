@@ -68,7 +68,7 @@ class RabbitMQStage(Stage):
         producer.recognizes = False
         return producer
 
-    def left(self) -> dict[str, set[str]]:
+    def unfinished(self) -> dict[str, set[str]]:
         """Return the number of messages of each queue, with the unacknowledged ones."""
         return {name: {f"{count} messages"} for name, count in self._queues().items() if count}
 

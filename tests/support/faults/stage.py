@@ -15,7 +15,7 @@ from celery_delayq.testing.wait import wait_until
 from tests.support import TIMEOUT
 from tests.support.faults.checker import Harm, Promise, Rollback, Verdict, judge
 from tests.support.faults.ledger import Ledger
-from tests.support.faults.leftovers import left_in
+from tests.support.faults.leftovers import unfinished_in
 from tests.support.faults.producer import Producer
 from tests.support.proxy import Proxy
 
@@ -200,9 +200,9 @@ class Stage:
         """
         forgotten = rollback.forgotten if rollback else ()
         if self.wait_for(lambda: self.finished(forgotten=forgotten), TIMEOUT, interval=0.1):
-            self.wait_for(lambda: not self.left(), TIMEOUT, interval=0.1)
+            self.wait_for(lambda: not self.unfinished(), TIMEOUT, interval=0.1)
 
-    def left(self) -> dict[str, set[str]]:
+    def unfinished(self) -> dict[str, set[str]]:
         """Return the ids that the broker still has, by state, without dead letters."""
         return {s: ids for s, ids in self._left_in().items() if ids and s != "dead"}
 
@@ -242,7 +242,7 @@ class Stage:
 
     def _left_in(self) -> dict[str, set[str]]:
         """Return the ids that the broker still has, by state."""
-        return left_in(self.redis)
+        return unfinished_in(self.redis)
 
     def _env(self, delayq: Mapping[str, Any]) -> dict[str, str]:
         options = {"delayq": {**self._delayq, **delayq}}
