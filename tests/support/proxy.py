@@ -56,7 +56,7 @@ class Rule:
     fault
         The fault.
     nth
-        The number of the call after the rule, from 1.
+        The fault hits the n-th matching call, counted from 1 since the rule was added.
     seconds
         Time by which a reply is late or stalled.
     answer
@@ -74,11 +74,13 @@ class Rule:
     fired: threading.Event = field(default_factory=threading.Event)
     _seen: int = 0
 
-    def hits(self, call: Call) -> bool:
-        """Count *call* if the rule matches it; return whether its turn has come."""
-        meant = self.what in call.raw if isinstance(self.what, bytes) else self.what == call.label
-        self._seen += meant
-        return meant and self._seen == self.nth
+    def count(self, call: Call) -> bool:
+        """Count *call* if the rule matches it; return whether it is the n-th one."""
+        is_match = (
+            self.what in call.raw if isinstance(self.what, bytes) else self.what == call.label
+        )
+        self._seen += is_match
+        return is_match and self._seen == self.nth
 
     def fire(self) -> None:
         """Set the event of the rule."""
@@ -110,25 +112,35 @@ def _script_names() -> dict[bytes, str]:
     return {key.encode(): each.name for each in known for key in (each.sha, each.source)}
 
 
+@dataclass(frozen=True)
+class Refusal:
+    """Our own error reply to a call that the server does not get."""
+
+    reply: bytes
+
+
 @dataclass(eq=False)
 class _Link:
-    """A client's connection, our connection to the server, and the calls that wait for replies."""
+    """A client's connection, our connection to the server, and the calls without a reply.
+
+    A client gets replies in the order of its calls. So a refusal waits for earlier replies.
+    """
 
     client: asyncio.StreamWriter
     server: asyncio.StreamWriter
-    pending: deque[Call | bytes] = field(default_factory=deque)
+    pending: deque[Call | Refusal] = field(default_factory=deque)
     subscribed: bool = False
 
     def refuse(self, answer: str) -> None:
         """Answer a request with an error, after the replies to earlier requests."""
-        self.pending.append(f"-{answer}\r\n".encode())
+        self.pending.append(Refusal(f"-{answer}\r\n".encode()))
         self.write_refusals()
 
     def write_refusals(self) -> None:
-        """Write the errors whose turn has come."""
-        while self.pending and isinstance(error := self.pending[0], bytes):
+        """Write the refusals before the next call of the server."""
+        while self.pending and isinstance(refusal := self.pending[0], Refusal):
             self.pending.popleft()
-            self.client.write(error)
+            self.client.write(refusal.reply)
 
     def cut(self, *, reset: bool = False) -> None:
         if reset:
@@ -267,16 +279,16 @@ class Proxy:
                     f"{label!r}: expected a command in capitals or one of {sorted(known)}"
                 )
 
-    def _hit_by_reply(self, link: _Link, reply: bytes) -> Rule | None:
+    def _rule_for_reply(self, link: _Link, reply: bytes) -> Rule | None:
         """Return the rule for the call that *reply* answers."""
         if link.subscribed or reply[:1] == b">" or not link.pending:
             return None
         call = link.pending.popleft()
-        assert isinstance(call, Call)  # our own errors are written in their turn
+        assert isinstance(call, Call)  # refusals before it are written already
         self._measure(call, reply)
         if reply.startswith(b"-NOSCRIPT"):
             return None  # Redis does not have the script; the call comes again with its source
-        return self._hit(call, ON_REPLY)
+        return self._rule_for(call, ON_REPLY)
 
     # -- in the loop --------------------------------------------------------------------------
 
@@ -314,11 +326,11 @@ class Proxy:
         assert task is not None
         self._serving.add(task)
         try:
-            await self._link(reader, writer)
+            await self._forward(reader, writer)
         finally:
             self._serving.discard(task)
 
-    async def _link(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             their_reader, their_writer = await asyncio.open_connection(
                 "127.0.0.1", self._target, limit=_CHUNK
@@ -355,7 +367,7 @@ class Proxy:
                 if call.label in self._holding:
                     self.blocked_calls.append(call.label)
                     await asyncio.Event().wait()  # waits for the cut
-                if rule := self._hit(call, (Fault.DROP_REQUEST, Fault.REFUSE)):
+                if rule := self._rule_for(call, (Fault.DROP_REQUEST, Fault.REFUSE)):
                     rule.fire()
                     if rule.fault is Fault.DROP_REQUEST:
                         return
@@ -374,14 +386,14 @@ class Proxy:
                 await self._flowing.wait()
                 if self.latency:
                     await asyncio.sleep(self.latency)
-                rule = self._hit_by_reply(link, reply)
-                if rule is not None and await self._harm(link, reply, rule):
+                rule = self._rule_for_reply(link, reply)
+                if rule is not None and await self._apply(link, reply, rule):
                     return
                 link.client.write(reply)
                 link.write_refusals()
             await link.client.drain()
 
-    async def _harm(self, link: _Link, reply: bytes, rule: Rule) -> bool:
+    async def _apply(self, link: _Link, reply: bytes, rule: Rule) -> bool:
         """Apply a rule to a reply; return whether the connection ends."""
         rule.fire()
         if rule.fault is Fault.DELAY:
@@ -396,7 +408,7 @@ class Proxy:
     def _measure(self, call: Call, frame: bytes) -> None:
         self.largest[call.label] = max(self.largest[call.label], len(frame))
 
-    def _hit(self, call: Call, faults: tuple[Fault, ...]) -> Rule | None:
-        """Count *call* for every rule; return the first rule whose turn has come."""
-        hits = [rule for rule in self._rules if rule.fault in faults and rule.hits(call)]
-        return hits[0] if hits else None
+    def _rule_for(self, call: Call, faults: tuple[Fault, ...]) -> Rule | None:
+        """Count *call* for every rule; return the first rule that is due."""
+        due = [rule for rule in self._rules if rule.fault in faults and rule.count(call)]
+        return due[0] if due else None

@@ -79,5 +79,5 @@ class AmqpProxy(Proxy):
             if isinstance(label, str) and label not in known:
                 raise ValueError(f"{label!r}: expected one of {sorted(known)}")
 
-    def _hit_by_reply(self, _link: Any, reply: bytes) -> Rule | None:
-        return self._hit(_call(reply), ON_REPLY)
+    def _rule_for_reply(self, _link: Any, reply: bytes) -> Rule | None:
+        return self._rule_for(_call(reply), ON_REPLY)

@@ -33,7 +33,7 @@ def test_each_task_comes_to_its_end(
     server = delayq_redis.server
     with Proxy(server.port) as proxy:
         stage = Stage(
-            world, cells(world), delayq_worker, server, proxy, delayq_redis.url, other=broker
+            world, cells(world), delayq_worker, server, proxy, delayq_redis.url, other_broker=broker
         )
         try:
             stage.play()

@@ -67,11 +67,19 @@ class World(NamedTuple):
         return self.acks == "late"
 
     @property
+    def acks_after_end(self) -> bool:
+        """Whether a message is leased while its task runs."""
+        # With solo, Celery also sends an early acknowledgement after the task has ended.
+        return self.is_late or self.pool == "solo"
+
+    @property
     def loses_leases(self) -> bool:
         """Whether other processes get messages while their tasks run."""
-        # With solo, Celery also sends an early acknowledgement after the task has ended.
-        is_held = self.is_late or self.pool == "solo"
-        return is_held and self.cut in ("running", "ended") and self.back == "after the lease"
+        return (
+            self.acks_after_end
+            and self.cut in ("running", "ended")
+            and self.back == "after the lease"
+        )
 
     def __str__(self) -> str:
         """Return a name for tests."""

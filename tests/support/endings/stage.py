@@ -27,9 +27,11 @@ from tests.support.endings.cells import KILLED, Cell, Outcome, World
 from tests.support.ledger_desk import LedgerDesk
 from tests.support.proxy import Proxy
 
-#: Seconds of a lease that is to end, and of a lease that is not. A busy machine must extend the
-#: first one in time before the cut.
-SHORT, LONG = 15.0, 240.0
+#: Seconds of a lease that is to end during the test. Until the cut, a busy machine must extend it
+#: in time.
+EXPIRING_LEASE_SECONDS = 15.0
+#: Seconds of a lease that is not to end.
+LASTING_LEASE_SECONDS = 240.0
 #: Calls wait for Redis during a cut, for `TIMEOUT` at most. Celery's own policy ends after 0.6 s,
 #: and kombu connects for 4 s.
 PUBLISHING = {
@@ -47,11 +49,13 @@ UNGATED = ("soft_limit", "hard_limit", "terminate")
 class Stage(LedgerDesk):
     """Workers of one world, and the outcomes of their tasks.
 
+    :mod:`tests.support.endings.cells` explains worlds, cells, cuts and when Redis is back.
+
     Parameters
     ----------
-    broker
-        Server behind *proxy*, which is the only way to it.
-    other
+    redis
+        Server behind *proxy*. Workers reach it through the proxy only.
+    other_broker
         The broker in place of that server, for worlds without a cut.
     """
 
@@ -62,26 +66,28 @@ class Stage(LedgerDesk):
         world: World,
         cells: Collection[Cell],
         start: Callable[..., WorkerProcess],
-        broker: EmbeddedRedis,
+        redis: EmbeddedRedis,
         proxy: Proxy,
         results_url: str,
-        other: Broker | None = None,
+        other_broker: Broker | None = None,
     ) -> None:
-        super().__init__(start, broker, results_url)
-        self.broker = other
+        super().__init__(start, redis, results_url)
+        self.broker = other_broker
         self.world = world
         self.cells = list(cells)
         self._proxy = proxy
         self._app = Celery(
             "sender",
-            broker=other.url if other else broker.url_for("delayq+redis"),
+            broker=other_broker.url if other_broker else redis.url_for("delayq+redis"),
             backend=results_url,
             set_as_current=False,
         )
-        self._app.conf.update(other.conf if other else {})
-        self._url = other.url if other else f"delayq+redis://127.0.0.1:{proxy.port}/0"
-        lease = SHORT if world.back == "after the lease" else LONG
-        self._delayq = {} if isinstance(other, OnRabbitMQ) else {"lease": lease}
+        self._app.conf.update(other_broker.conf if other_broker else {})
+        through_proxy = f"delayq+redis://127.0.0.1:{proxy.port}/0"
+        self._url = other_broker.url if other_broker else through_proxy
+        expires = world.back == "after the lease"
+        lease = EXPIRING_LEASE_SECONDS if expires else LASTING_LEASE_SECONDS
+        self._settings = {} if isinstance(other_broker, OnRabbitMQ) else {"lease": lease}
 
     def close(self) -> None:
         """End the workers, and close the connections."""
@@ -125,7 +131,7 @@ class Stage(LedgerDesk):
             "threads",
         ):  # the other workers take none while all places are full
             ids = {cell.id for cell in self.cells}
-            wait_until(lambda: ids <= self.leased_ids(), TIMEOUT, "all are taken")
+            wait_until(lambda: ids <= self.leased_ids(), TIMEOUT, "all are leased")
         self._revoke()
         self._cut(lambda: self.wait_finished(blockers), "blockers")
         self._kill()
@@ -192,7 +198,7 @@ class Stage(LedgerDesk):
     @contextmanager
     def _dispatching(self) -> Iterator[Store]:
         """Let a dispatcher reclaim messages whose lease has ended."""
-        options = {"delayq": self._delayq}
+        options = {"delayq": self._settings}
         with Connection(self._app.conf.broker_url, transport_options=options) as connection:
             channel: Any = connection.channel()
             thread = Dispatcher(channel.new_store(), Settings.from_options(options))
@@ -202,16 +208,18 @@ class Stage(LedgerDesk):
             thread.join()
 
     def _wait_for_a_lease(self, store: Store) -> None:
-        """Wait until a lease that begins now has ended."""
+        """Wait until the leases of the workers have ended, and their messages are reclaimed.
+
+        Leases another message now. When its lease has ended, all earlier leases have ended too.
+        """
         queue, me = "canary", uuid4().hex
         store.register(queue)
         self.redis.lpush(queue, json.dumps({"headers": {"id": "canary"}}))
-        taken = store.leases.acquire(queue, me, SHORT, "1", 1, 0)
-        assert taken
+        assert store.leases.acquire(queue, me, EXPIRING_LEASE_SECONDS, "1", 1, 0)
         wait_until(lambda: self.redis.llen(queue), TIMEOUT, "the lease ends")
-        # The workers' leases have ended before, and are reclaimed one after the other.
+        # The dispatcher reclaims the messages of one process after the other.
         ids = {cell.id for cell in self.cells}
-        wait_until(lambda: not ids & self.leased_ids(), TIMEOUT, "all are taken")
+        wait_until(lambda: not ids & self.leased_ids(), TIMEOUT, "all are reclaimed")
         store.purge(queue)
         self.redis.delete(queue)
 
@@ -229,7 +237,7 @@ class Stage(LedgerDesk):
             "worker_proc_alive_timeout": TIMEOUT,
             "worker_prefetch_multiplier": 1 if several else 60,
             "broker_transport_options": {
-                "delayq": self._delayq,
+                "delayq": self._settings,
                 "connect_retries_timeout": TIMEOUT,
             },
             "task_publish_retry_policy": PUBLISHING,
@@ -262,8 +270,8 @@ class Stage(LedgerDesk):
 
     def _send(self, cells: Collection[Cell] | None = None) -> None:
         for cell in self.cells if cells is None else cells:
-            is_apart = cell.ending in KILLED and self.world.cut in ("", "before")
-            gate = "kill" if is_apart else "go"
+            is_killed_last = cell.ending in KILLED and self.world.cut in ("", "before")
+            gate = "kill" if is_killed_last else "go"
             task = self._app.signature(f"outcome.{cell.ending}", (gate,), **cell.options)
             if cell.in_chord:
                 beside = self._app.signature("outcome.beside", task_id=cell.beside)
@@ -288,17 +296,16 @@ class Stage(LedgerDesk):
         if not ids:
             return
         control, seconds = self._app.control, count(1)
-        # Ask again until the workers have heard: a worker that has just connected hears nothing
-        # yet. A late answer comes to the next question, or is dropped with the queue of its own
-        # question. So an answer counts for any question, and each question waits longer. Otherwise
-        # each question might get the answer to the question before.
+        # A worker that has just connected does not listen yet. So the revoke is repeated until a
+        # worker replies. A late reply may arrive during the next attempt. So any reply counts, and
+        # each attempt waits longer.
         wait_until(
             lambda: (
                 control.revoke(ids, terminate=True, reply=True, timeout=next(seconds), limit=1)
                 or control.mailbox.unclaimed
             ),
             TIMEOUT,
-            lambda: f"an answer to revoke; {self._subscribed_and_stacks()}",
+            lambda: f"a reply to revoke; {self._subscribed_and_stacks()}",
         )
 
     def _subscribed_and_stacks(self) -> str:
@@ -329,8 +336,7 @@ class Stage(LedgerDesk):
     def _wait_running(self, cells: Collection[Cell]) -> None:
         """Wait until these tasks run, and early acknowledgements are done."""
         self._wait_started(cells)
-        is_held = self.world.is_late or self.world.pool == "solo"
-        if is_held:
+        if self.world.acks_after_end:
             return
         ids = {cell.id for cell in cells}
         wait_until(lambda: not self.count_leased(ids), TIMEOUT, "early acks")
