@@ -35,7 +35,7 @@ ZONES = ("UTC0", "EST5EDT,M3.2.0,M11.1.0", "NPT-5:45", "JST-9", "LINT-14")
 
 COMMANDS = dict(leaves())
 
-#: What shows times, with what is given to it.
+#: Commands that show times, also in ``--json``, with their arguments.
 SHOWING = {
     "get": ["before"],
     "list": [],
@@ -50,14 +50,14 @@ SHOWING = {
     "periodic resume": ["launch"],
 }
 
-#: The same of what tells scripts no times.
-TELLING = {
+#: Commands that show times, but not in ``--json``, with their arguments and the times.
+SHOWING_IN_TEXT = {
     "reschedule": (["before", "--eta", TWO.isoformat()], {TWO}),
     "dead replay": (["dead", "--eta", TWO.isoformat()], {TWO}),
 }
 
-#: What shows none.
-OTHERS = {
+#: Commands that show no times.
+WITHOUT_TIMES = {
     "cancel", "cancel-canvas", "count", "dead archive", "dead export", "dead import", "dead purge",
     "dispatch", "doctor", "export", "fsck", "health", "import", "metrics", "migrate", "pause",
     "periodic import", "periodic pause", "periodic remove", "periodic run-now", "resume", "run-now",
@@ -99,13 +99,13 @@ def shown(text: str) -> set[datetime]:
     return {datetime.fromisoformat(each) for each in found}
 
 
-def told(ran: Ran) -> set[datetime]:
+def times_in_json(ran: Ran) -> set[datetime]:
     """Return all times in JSON."""
     return {datetime.fromisoformat(each) for each in re.findall(r'"(\d{4}-\d\d-[^"]*)"', ran.out)}
 
 
 def test_all_commands_are_here() -> None:
-    assert {*SHOWING, *TELLING, *OTHERS} == {*COMMANDS}
+    assert {*SHOWING, *SHOWING_IN_TEXT, *WITHOUT_TIMES} == {*COMMANDS}
 
 
 @pytest.mark.usefixtures("filled")
@@ -116,8 +116,8 @@ def test_times_are_shown_exactly_and_with_their_offset(cli: CommandLine, columns
         ran = cli(*line, columns=columns)
         assert ran.code == 0, (line, ran)
         assert shown(ran.out), (line, ran)
-        assert shown(ran.out) <= told(cli(*line, "--json")), line
-    for command, (given, expected) in TELLING.items():
+        assert shown(ran.out) <= times_in_json(cli(*line, "--json")), line
+    for command, (given, expected) in SHOWING_IN_TEXT.items():
         ran = cli(*command.split(), *given, columns=columns)
         assert (ran.code, shown(ran.out)) == (0, expected), ran
 
@@ -226,7 +226,7 @@ def test_an_eta_without_an_offset_is_shown_in_utc_as_workers_read_it(
     ran = cli("get", "naive")
 
     assert shown(ran.out) == {ONE}
-    assert told(cli("get", "naive", "--json")) == {ONE}
+    assert times_in_json(cli("get", "naive", "--json")) == {ONE}
 
 
 def _has(command: click.Command, option: str) -> bool:
