@@ -21,7 +21,7 @@ from celery_delayq.dispatch import start_gate
 from celery_delayq.dispatch.dispatcher import Dispatcher, Tally
 from celery_delayq.dispatch.promotion_loop import PromotionLoop
 from celery_delayq.model.scheduled import moment
-from celery_delayq.periodic.runner import Ticker
+from celery_delayq.periodic.runner import PeriodicRunner
 from celery_delayq.settings import Settings
 from celery_delayq.store.error_text import BROKER_ERRORS, describe_error, is_away
 from celery_delayq.store.schedule import Store
@@ -71,7 +71,7 @@ def dispatch(delayq: DelayQ) -> None:
     started = time.monotonic()
     for each in dispatchers:
         each.start()
-    ticker = Ticker(app, deploy=deploy)
+    ticker = PeriodicRunner(app, deploy=deploy)
     ticker.start()
 
     def progress() -> str:

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
+from itertools import starmap
 from typing import TYPE_CHECKING, Any, cast
 from uuid import uuid4
 
@@ -21,9 +22,9 @@ from celery_delayq.periodic.places import check_place, entries_of
 from celery_delayq.periodic.policy import Firing
 from celery_delayq.periodic.state import Periodic, PeriodicState
 from celery_delayq.periodic.unreadable import UnreadableEntry, read_entry, required
-from celery_delayq.periodic.wall_clock import moment_of
+from celery_delayq.periodic.wall_clock import datetime_of_ms
 from celery_delayq.schedule.client import Schedule
-from celery_delayq.store.periodic import Writing
+from celery_delayq.store.periodic import OVERLAP_CODES, EntryWrite
 from celery_delayq.store.session import Session
 from celery_delayq.store.stores import Stores
 
@@ -32,8 +33,6 @@ if TYPE_CHECKING:
 
 
 logger = logging.getLogger(__name__)
-
-_UNCHANGED: Any = object()
 
 
 class PeriodicTasks:
@@ -109,7 +108,7 @@ class PeriodicTasks:
             args, kwargs = args or task.args, {**task.kwargs, **kwargs}
             options, task = {**task.options, **options}, task.task
         most = {} if catch_up_max is None else {"catch_up_max": catch_up_max}
-        definition = Definition.checked(
+        definition = Definition.from_fields(
             schedule,
             zone=self._zone,
             name=name,
@@ -153,7 +152,7 @@ class PeriodicTasks:
 
         return cast(Periodic, self._edit(name, edit))
 
-    def update(self, /, name: str, *, schedule: Any = _UNCHANGED, **changes: Any) -> Periodic:
+    def update(self, /, name: str, **changes: Any) -> Periodic:
         """Change some fields of an entry. *changes* are parameters of :meth:`add`.
 
         *options* is a mapping that replaces all options. A field that is None gets its default:
@@ -177,10 +176,9 @@ class PeriodicTasks:
 
         def edit(there: Periodic | None, now: int) -> Periodic:
             entry = required(name, there)
-            new = None if schedule is _UNCHANGED else (schedule,)
-            definition = changed_definition(entry.definition, new, changes, self._zone)
+            definition = changed_definition(entry.definition, changes, self._zone)
             changed = policy.change(entry, definition, now, self._zone)
-            return changed if schedule is _UNCHANGED else policy.must_be_due(changed)
+            return policy.must_be_due(changed) if "schedule" in changes else changed
 
         return cast(Periodic, self._edit(name, edit))
 
@@ -193,12 +191,12 @@ class PeriodicTasks:
         """
         entry: Periodic | UnreadableEntry | None = None
 
-        def edit(there: str | None) -> Writing | None:
+        def edit(there: str | None) -> EntryWrite | None:
             nonlocal entry
             if there is None:
                 return None  # perhaps an earlier attempt has removed it
             entry = read_entry(name, there)
-            return Writing(name, there.partition("\n")[0], "")
+            return EntryWrite(name, there.partition("\n")[0], "")
 
         self._session.ask(lambda stores: entries_of(self._session.app, stores).edit(name, edit))
         if isinstance(entry, Periodic):
@@ -268,27 +266,28 @@ class PeriodicTasks:
         PeriodicUnknown
             There is no entry of this name.
         """
-        hand = uuid4().hex[:16]
-        id = f"{name}:{hand}"
+        manual_id = uuid4().hex[:16]
+        id = f"{name}:{manual_id}"
 
         from celery_delayq.periodic.firing import TickScheduler
 
         def fire(stores: Stores) -> str | None:
-            with TickScheduler(self._session.app) as scheduler:
+            with TickScheduler(self._session.app, stores) as scheduler:
                 while True:
                     found = ((each, each.periodic.get(name)) for each in stores)
                     there = ((each, record) for each, record in found if record is not None)
                     store, record = next(there, (stores.common, None))
                     entry = required(name, record and Periodic.unpack(name, record))
                     state = entry.state
-                    if state.hand == hand:
+                    if state.manual_id == manual_id:
                         return id  # the reply to an earlier attempt was lost
-                    then = replace(state, manual=state.manual + 1, hand=hand)
+                    runs = state.manual_runs + 1
+                    then = replace(state, manual_runs=runs, manual_id=manual_id)
                     now = store.now_ms()
                     firing = Firing((now,), then, state, now)
-                    (codes,) = scheduler.fire(store, [(entry, firing)], id=id, stores=stores)
+                    (codes,) = scheduler.fire(store, [(entry, firing)], id)
                     if codes != "-":
-                        return None if codes in "KE" else id
+                        return None if codes in OVERLAP_CODES else id
 
         return self._session.ask(fire)
 
@@ -310,16 +309,16 @@ class PeriodicTasks:
 
         Unreadable entries are left out with a warning. :meth:`unreadable` returns them.
         """
-        found = {entry.name: entry for entry in self.iterate()}
-        entries = [entry for _, entry in sorted(found.items())]
-        return [each for each in entries if source is None or each.definition.source == source]
+        entries = _readable(self._all())
+        return [each for each in entries if source in (None, each.definition.source)]
 
     def iterate(self) -> Iterator[Periodic]:
         """Return an iterator over all entries. The order is arbitrary, and entries may be repeated.
 
         Unreadable entries are left out with a warning.
         """
-        return _readable(entries_of(self._session.app, self._session.stores).all())
+        records = entries_of(self._session.app, self._session.stores).all()
+        return _readable(starmap(read_entry, records))
 
     def unreadable(self) -> builtins.list[UnreadableEntry]:
         """Return the entries that this process cannot read, with their errors, sorted by name.
@@ -330,7 +329,7 @@ class PeriodicTasks:
 
     def _all(self) -> builtins.list[Periodic | UnreadableEntry]:
         records = dict(entries_of(self._session.app, self._session.stores).all())
-        return [read_entry(name, record) for name, record in sorted(records.items())]
+        return [*starmap(read_entry, sorted(records.items()))]
 
     def next(self, name: str, count: int = 1) -> Sequence[datetime]:
         """Return the next ticks of an entry that are not scheduled yet; none for a paused entry.
@@ -343,7 +342,7 @@ class PeriodicTasks:
             This process cannot read the entry, or its schedule fails.
         """
         entry = required(name, self.get(name))
-        return [moment_of(tick) for tick in policy.upcoming(entry, count, self._zone)]
+        return [datetime_of_ms(tick) for tick in policy.upcoming(entry, count, self._zone)]
 
     @property
     def _zone(self) -> Any:
@@ -354,16 +353,18 @@ class PeriodicTasks:
         result: Any = None
 
         def write(stores: Stores) -> Any:
-            def change(there: str | None) -> Writing | None:
+            def change(there: str | None) -> EntryWrite | None:
                 nonlocal result
                 before = None if there is None else read_entry(name, there)
                 result = edit(before, stores.now_ms())
                 if result is None or result == before:
                     return None
-                if not isinstance(before, Periodic) or result.definition != before.definition:
-                    check_place(self._session.app, stores, result)
+                # An unreadable entry has no definition.
+                definition: Any = getattr(result, "definition", None)
+                if definition != getattr(before, "definition", None):
+                    check_place(self._session.app, stores, definition)
                 line = "" if there is None else there.partition("\n")[0]
-                return Writing(name, line, result.pack(), result.look)
+                return EntryWrite(name, line, result.pack(), result.next_look_ms)
 
             return entries_of(self._session.app, stores).edit(name, change)
 
@@ -381,10 +382,9 @@ class PeriodicTasks:
         ]
 
 
-def _readable(records: Iterable[tuple[str, str]]) -> Iterator[Periodic]:
-    for name, record in records:
-        entry = read_entry(name, record)
+def _readable(entries: Iterable[Periodic | UnreadableEntry]) -> Iterator[Periodic]:
+    for entry in entries:
         if isinstance(entry, Periodic):
             yield entry
         else:
-            logger.warning("Periodic entry %r is left out: %s", name, entry.problem)
+            logger.warning("Periodic entry %r is left out: %s", entry.name, entry.problem)

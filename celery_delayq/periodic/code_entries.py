@@ -79,24 +79,24 @@ def definition_of(name: str, entry: Any, source: str, zone: tzinfo) -> Definitio
         }
     if not isinstance(entry, Mapping):
         raise ConfigError(f"expected a mapping with task and schedule, got {entry!r}")
-    fields = {what: value for what, value in entry.items() if what not in _IGNORED_FIELDS}
+    fields = {field: value for field, value in entry.items() if field not in _IGNORED_FIELDS}
     options = fields.pop("options", None) or {}
     if not isinstance(options, Mapping):
         raise ConfigError(f"options={options!r}: expected a mapping by names")
     options = dict(options)
-    given = {what: options.pop(what) for what in OWN_OPTIONS if what in options}
+    given = {field: options.pop(field) for field in OWN_OPTIONS if field in options}
     relative = fields.pop("relative", False)
     schedule = fields.pop("schedule", None)
     known = {"task", "args", "kwargs", *OWN_OPTIONS}
-    if unknown := sorted(str(what) for what in fields if what not in known):
+    if unknown := sorted(str(field) for field in fields if field not in known):
         raise ConfigError(
             f"unknown: {', '.join(unknown)}; valid are: "
             f"{', '.join(sorted({*known, 'schedule', 'options', 'relative'}))}"
         )
     if relative:
         schedule = maybe_schedule(schedule, relative)
-    given |= {what: value for what, value in fields.items() if value is not None}
-    return Definition.checked(
+    given |= {field: value for field, value in fields.items() if value is not None}
+    return Definition.from_fields(
         schedule,
         zone=zone,
         **{"task": "", **given, "name": name, "options": options, "source": source},

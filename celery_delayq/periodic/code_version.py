@@ -42,7 +42,7 @@ from celery_delayq.periodic.definition import Definition
 from celery_delayq.periodic.places import Entries, entries_of
 from celery_delayq.periodic.state import Periodic, source_in
 from celery_delayq.schedule.client import Schedule
-from celery_delayq.store.periodic import ActiveVersion, Writing, WrittenEntries
+from celery_delayq.store.periodic import ActiveVersion, EntryWrite, WrittenEntries
 from celery_delayq.store.session import Session
 from celery_delayq.store.stores import Stores
 from celery_delayq.utils.portions import batches
@@ -235,7 +235,7 @@ class _Turn:
             if name not in in_code and source_in(record) == self._code.source
         ]
 
-    def _edited(self, name: str, record: str | None) -> Writing | None:
+    def _edited(self, name: str, record: str | None) -> EntryWrite | None:
         """Return the new record of an entry; None to leave the entry unchanged.
 
         Called again if the record has changed since it was read.
@@ -253,14 +253,14 @@ class _Turn:
             self._leave_out(name, exc, logging.ERROR)
             return None
 
-    def _remove(self, name: str, record: str | None) -> Writing | None:
+    def _remove(self, name: str, record: str | None) -> EntryWrite | None:
         if record is None or source_in(record) != self._code.source:
             return None
         self._changes[name] = "removed"
         self._removed[name] = record
-        return Writing(name, record.partition("\n")[0], "")
+        return EntryWrite(name, record.partition("\n")[0], "")
 
-    def _write(self, new: Definition, record: str | None) -> Writing | None:
+    def _write(self, new: Definition, record: str | None) -> EntryWrite | None:
         name, zone, old = new.name, self._code.app.timezone, None
         if record is not None:
             if source_in(record) != self._code.source:
@@ -281,7 +281,7 @@ class _Turn:
             if entry.state == old.state:
                 return None
         self._changes[name] = "added" if record is None else "changed"
-        return Writing(name, (record or "").partition("\n")[0], entry.pack(), entry.look)
+        return EntryWrite(name, (record or "").partition("\n")[0], entry.pack(), entry.next_look_ms)
 
     def _leave_out(self, name: str, why: object, level: int) -> None:
         logger.log(level, "Periodic entry %r in code is left out: %s", name, why)

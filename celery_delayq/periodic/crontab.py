@@ -10,7 +10,7 @@ from functools import lru_cache
 from celery.schedules import crontab
 
 from celery_delayq.errors import InvalidSchedule
-from celery_delayq.periodic.wall_clock import SEARCHED_YEARS, tick_at, wall_of
+from celery_delayq.periodic.wall_clock import SEARCHED_YEARS, ms_of_wall_time, wall_time_of_ms
 
 _FIELDS = ("minute", "hour", "day_of_month", "month_of_year", "day_of_week")
 
@@ -56,8 +56,8 @@ class Crontab:
 
     def after(self, ms: int) -> int | None:
         """Return the next tick."""
-        for candidate in self._walls(wall_of(ms, self._zone)):
-            tick = tick_at(candidate, self._zone)
+        for candidate in self._walls(wall_time_of_ms(ms, self._zone)):
+            tick = ms_of_wall_time(candidate, self._zone)
             if tick > ms:
                 return tick
         return None

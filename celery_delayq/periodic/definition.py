@@ -21,7 +21,7 @@ from celery_delayq.model.names import OWN_KEY_TEXT, UTF8_TEXT, is_own_key, is_ut
 from celery_delayq.model.retry_policy import MAX_WAIT_SECONDS
 from celery_delayq.periodic.schedules import Rule, clocked, rule_of
 from celery_delayq.periodic.serialization import dumps_form, loads_form
-from celery_delayq.periodic.wall_clock import moment_of, ms_of, tick_at
+from celery_delayq.periodic.wall_clock import datetime_of_ms, ms_of_datetime, ms_of_wall_time
 from celery_delayq.utils.numbers import is_finite, is_integer
 
 CatchUp = Literal["skip", "one", "all"]
@@ -38,7 +38,7 @@ API_SOURCE = "api"
 TICK_AHEAD_MS = 2000
 
 #: Options of ``apply_async`` that an entry cannot have, because its schedule decides them.
-_NOT_OPTIONS = frozenset(
+_RESERVED_OPTIONS = frozenset(
     {"eta", "countdown", "task_id", "producer", "connection", "publisher", "args", "kwargs"}
 )
 
@@ -49,7 +49,7 @@ _KNOWN_OPTIONS = (
 )
 
 #: Headers that Celery sets in each message.
-_NOT_HEADERS = frozenset(
+_RESERVED_HEADERS = frozenset(
     {
         *("argsrepr", "eta", "expires", "group", "group_index", "id", "ignore_result"),
         *("kwargsrepr", "lang", "origin", "parent_id", "replaced_task_nesting", "retries"),
@@ -103,12 +103,12 @@ class Definition:
     catch_up_max: int = 100
     overlap: Overlap = "allow"
     #: The last rule with its anchor and time zone. Making a rule takes longer than using it.
-    _rules: list[tuple[int, tzinfo, Rule]] = field(
+    _cached_rule: list[tuple[int, tzinfo, Rule]] = field(
         default_factory=list, init=False, repr=False, compare=False
     )
 
     @classmethod
-    def checked(cls, schedule: Any, *, zone: tzinfo | None = None, **given: Any) -> Definition:
+    def from_fields(cls, schedule: Any, *, zone: tzinfo | None = None, **given: Any) -> Definition:
         """Return a valid definition.
 
         Parameters
@@ -131,13 +131,13 @@ class Definition:
         if isinstance(given.get("timezone"), ZoneInfo):
             given["timezone"] = given["timezone"].key
         given["schedule"] = schedule
-        for what in ("schedule", "start", "end"):
-            value = given.get(what)
+        for name in ("schedule", "start", "end"):
+            value = given.get(name)
             if isinstance(value, datetime) and value.tzinfo is None:
-                given[what] = _moment_in(zone_of(given.get("timezone")) or zone, what, value)
+                given[name] = _moment_in(zone_of(given.get("timezone")) or zone, name, value)
         given["schedule"] = _schedule_of(given["schedule"])
         found = cls(**given)
-        found._check()
+        found._check_fields()
         if "options" in found.options:
             raise ConfigError(
                 "options: no option of a periodic entry; give each by its name, such as "
@@ -164,22 +164,22 @@ class Definition:
         found.rule(0)
         return found
 
-    def _check(self) -> None:
-        for what, is_valid, expected in _FIELDS:
-            value = getattr(self, what)
+    def _check_fields(self) -> None:
+        for name, is_valid, expected in _FIELDS:
+            value = getattr(self, name)
             if not is_valid(value):
-                raise ConfigError(f"{what}={_shown(value)}: expected {expected}")
+                raise ConfigError(f"{name}={_shown(value)}: expected {expected}")
         if self.start and self.end and self.end < self.start:
             start, end = _shown(self.start), _shown(self.end)
             raise ConfigError(f"end={end}: expected a time after start={start}")
-        if wrongly := sorted(_NOT_OPTIONS & self.options.keys()):
+        if wrongly := sorted(_RESERVED_OPTIONS & self.options.keys()):
             raise ConfigError(f"{', '.join(wrongly)}: no option of a periodic entry")
-        for what, is_valid, expected in _OPTIONS:
-            value = self.options.get(what)
+        for name, is_valid, expected in _OPTIONS:
+            value = self.options.get(name)
             if value is not None and not is_valid(value):
-                raise ConfigError(f"{what}={value!r}: expected {expected}")
+                raise ConfigError(f"{name}={value!r}: expected {expected}")
         headers = self.options.get("headers") or {}
-        if taken := sorted(_NOT_HEADERS & headers.keys()):
+        if taken := sorted(_RESERVED_HEADERS & headers.keys()):
             raise ConfigError(
                 f"headers={dict(headers)!r}: expected other names than {', '.join(taken)}, of "
                 "which Celery tells workers what they need"
@@ -191,7 +191,12 @@ class Definition:
         data: dict[str, Any] = {"task": self.task, "schedule": dumps_form(self.schedule)}
         for each in fields(self):
             value = getattr(self, each.name)
-            if each.name in ("name", "task", "schedule", "_rules") or value in (None, (), [], {}):
+            if each.name in ("name", "task", "schedule", "_cached_rule") or value in (
+                None,
+                (),
+                [],
+                {},
+            ):
                 continue
             if each.default == value:
                 continue
@@ -217,7 +222,7 @@ class Definition:
                     data[when] = datetime.fromisoformat(data[when])
             data["args"] = tuple(data.get("args", ()))
             found = cls(name=name, **{**data, "schedule": loads_form(data["schedule"])})
-            found._check()
+            found._check_fields()
         except InvalidSchedule:
             raise
         except Exception as exc:  # a value in JSON may have any type
@@ -226,11 +231,11 @@ class Definition:
 
     def rule(self, anchor: int, zone: tzinfo = timezones.utc) -> Rule:
         """Return the rule of the entry's ticks; *zone* is the app's time zone."""
-        for known_anchor, there, rule in self._rules:
+        for known_anchor, there, rule in self._cached_rule:
             if known_anchor == anchor and there is zone:
                 return rule
         rule = rule_of(self.schedule, zone_of(self.timezone) or zone, anchor)
-        self._rules[:] = [(anchor, zone, rule)]
+        self._cached_rule[:] = [(anchor, zone, rule)]
         return rule
 
     @property
@@ -265,14 +270,14 @@ def zone_of(name: str | None) -> tzinfo | None:
         ) from exc
 
 
-def _moment_in(zone: tzinfo | None, what: str, wall: datetime) -> datetime:
+def _moment_in(zone: tzinfo | None, name: str, wall: datetime) -> datetime:
     """Return a time of the wall clock with its UTC offset; without a zone, return *wall*."""
     if zone is None:
         return wall
     try:
-        local = moment_of(tick_at(wall, zone)).astimezone(zone)
+        local = datetime_of_ms(ms_of_wall_time(wall, zone)).astimezone(zone)
     except (OverflowError, ValueError) as exc:
-        raise ConfigError(f"{what}={_shown(wall)}: expected a time that there is, {exc}") from exc
+        raise ConfigError(f"{name}={_shown(wall)}: expected a time that there is, {exc}") from exc
     # A fixed offset, as in records. Python compares times in a repeated hour as unequal.
     return local.replace(tzinfo=timezones(local.utcoffset() or timedelta(0)))
 
@@ -320,7 +325,11 @@ _FIELDS: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     ("start", _is_moment, _TIME_RULE),
     ("end", _is_moment, _TIME_RULE),
     ("start", lambda at: at is None or at.year < MAXYEAR, f"a time before the year {MAXYEAR}"),
-    ("start", lambda at: at is None or ms_of(at) >= 0, "a time from 1970-01-01T00:00:00+00:00 on"),
+    (
+        "start",
+        lambda at: at is None or ms_of_datetime(at) >= 0,
+        "a time from 1970-01-01T00:00:00+00:00 on",
+    ),
     ("catch_up", lambda value: value in CATCH_UPS, f"one of {', '.join(CATCH_UPS)}"),
     ("overlap", lambda value: value in OVERLAPS, f"one of {', '.join(OVERLAPS)}"),
     ("catch_up_max", lambda value: is_integer(value, 1, 1000), "a number from 1 to 1,000"),
@@ -335,8 +344,8 @@ _OPTIONS: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     ("queue", lambda value: isinstance(value, str) and value != "", "the name of a queue"),
     ("queue", lambda value: not is_own_key(value), OWN_KEY_TEXT),
     *(
-        (what, _is_storable, UTF8_TEXT)
-        for what in ("queue", "exchange", "routing_key", "unique_key")
+        (name, _is_storable, UTF8_TEXT)
+        for name in ("queue", "exchange", "routing_key", "unique_key")
     ),
     ("priority", lambda value: is_integer(value, 0, 255), "a number from 0 to 255"),
     ("headers", _is_by_name, "a mapping by names"),
@@ -362,35 +371,28 @@ def _schedule_of(given: Any) -> BaseSchedule:
 
 #: Fields that *changes* of :func:`changed_definition` may have.
 _CHANGEABLE_FIELDS = frozenset(
-    each.name
-    for each in fields(Definition)
-    if each.init and each.name not in ("name", "source", "schedule")
+    each.name for each in fields(Definition) if each.init and each.name not in ("name", "source")
 )
 
 
-def changed_definition(
-    old: Definition, schedule: tuple[Any] | None, changes: Mapping[str, Any], zone: tzinfo
-) -> Definition:
-    """Return a definition with another schedule and other fields.
-
-    *schedule* is a tuple of the new schedule, or None to keep the schedule. A field that is None in
-    *changes* gets its default.
+def changed_definition(old: Definition, changes: Mapping[str, Any], zone: tzinfo) -> Definition:
+    """Return a definition with other fields. A field that is None in *changes* gets its default.
 
     Raises
     ------
     InvalidSchedule, ConfigError
-        As for :meth:`Definition.checked`. ConfigError also for an unknown field.
+        As for :meth:`Definition.from_fields`. ConfigError also for an unknown field.
     """
     if unknown := sorted(changes.keys() - _CHANGEABLE_FIELDS):
         raise ConfigError(
-            f"unknown: {', '.join(unknown)}; "
-            f"valid are: schedule, {', '.join(sorted(_CHANGEABLE_FIELDS))}"
+            f"unknown: {', '.join(unknown)}; valid are: {', '.join(sorted(_CHANGEABLE_FIELDS))}"
         )
     before = {each: getattr(old, each) for each in ("name", "source", *_CHANGEABLE_FIELDS)}
-    # A field without a value gets its default. The task has no default, so None is refused.
-    both: dict[str, Any] = {**before, **changes}
-    given = {what: value for what, value in both.items() if value is not None or what == "task"}
+    given: dict[str, Any] = {**before, **changes}
+    for name, value in changes.items():
+        # The task and the schedule have no default, so None is refused.
+        if value is None and name not in ("task", "schedule"):
+            del given[name]
     if given.get("catch_up") != "all" and changes.get("catch_up_max") is None:
         given.pop("catch_up_max", None)
-    [new] = schedule or [old.schedule]
-    return Definition.checked(new, zone=zone, **given)
+    return Definition.from_fields(zone=zone, **given)

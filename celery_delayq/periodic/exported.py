@@ -23,7 +23,7 @@ from celery_delayq.periodic.code_entries import source_of
 from celery_delayq.periodic.definition import API_SOURCE, Definition
 from celery_delayq.periodic.importers import FoundEntry, code_of
 from celery_delayq.periodic.serialization import dumps_form
-from celery_delayq.periodic.wall_clock import ms_of
+from celery_delayq.periodic.wall_clock import ms_of_datetime
 from celery_delayq.utils import foreign
 from celery_delayq.utils.credentials import path_of
 
@@ -65,7 +65,7 @@ def _entries_of_lines(
         try:
             data: dict[str, Any] = foreign.loads(line)
             name = _name(data.pop("name"))
-            state_fields = {what: data.pop(what, None) for what in _STATE_FIELDS}
+            state_fields = {field: data.pop(field, None) for field in _STATE_FIELDS}
             in_code = data.get("source", API_SOURCE) == own
             if in_code and name not in code:
                 yield FoundEntry(name=name, problem="it is not in the code any more", over=True)
@@ -128,6 +128,6 @@ def _moment(text: str | None) -> datetime | None:
         return None
     moment = datetime.fromisoformat(text)
     # Check the year first: conversion to local time may leave the range of datetime.
-    if moment.year == MAXYEAR or ms_of(moment.astimezone()) < 0:
+    if moment.year == MAXYEAR or ms_of_datetime(moment.astimezone()) < 0:
         raise ValueError(f"{text!r}: expected a time from 1970 on, and before the year {MAXYEAR}")
     return moment.astimezone()

@@ -17,10 +17,10 @@ from celery_delayq.periodic import policy
 from celery_delayq.periodic.places import check_queues
 from celery_delayq.periodic.policy import Firing
 from celery_delayq.periodic.state import Periodic
-from celery_delayq.periodic.wall_clock import moment_of
+from celery_delayq.periodic.wall_clock import datetime_of_ms
 from celery_delayq.schedule.items import Item, ItemReader
 from celery_delayq.schedule.message_factory import MessageFactory
-from celery_delayq.store.periodic import EntryTicks, Writing, fired
+from celery_delayq.store.periodic import STORED_CODES, EntryTicks, EntryWrite, fired
 from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting.pipelining import PipelinedCalls
 from celery_delayq.store.stores import Stores
@@ -40,9 +40,12 @@ class TickScheduler:
     ----------
     app : Celery
         Makes and routes the messages.
+    stores : Stores
+        All stores of the broker.
     """
 
-    def __init__(self, app: Celery) -> None:
+    def __init__(self, app: Celery, stores: Stores) -> None:
+        self._stores = stores
         self._deadline = cron_deadline(app)
         self._reader = ItemReader(app, None, {})
         self._maker = MessageFactory(app, {})
@@ -59,15 +62,13 @@ class TickScheduler:
         store: Store,
         firings: Sequence[tuple[Periodic, Firing]],
         id: str | None = None,
-        *,
-        stores: Stores | None = None,
     ) -> list[str]:
         """Schedule the ticks of entries, and store the next states of the entries.
 
         Parameters
         ----------
-        stores : Stores | None
-            All stores. With them, ticks for queues of another store than *store* are refused.
+        store : Store
+            The store of the entries. Ticks for queues of another store are refused.
         id : str | None
             Task id of a manual run. None for ticks, whose ids come from :func:`.policy.tick_id`.
 
@@ -85,16 +86,17 @@ class TickScheduler:
         """
         codes = [""] * len(firings)
         by_queue: dict[str, list[tuple[int, EntryTicks]]] = defaultdict(list)
-        passed: list[Writing] = []
+        passed: list[EntryWrite] = []
         gate = store.periodic
         for index, (entry, firing) in enumerate(firings):
             made = self._make(entry, firing, id)
-            if stores is not None:
-                check_queues(stores, made, store)
+            check_queues(self._stores, made, store)
             time.sleep(REST_SECONDS)
             if not made:
                 then = replace(entry, state=firing.then)
-                passed.append(Writing(entry.name, entry.state.line, then.pack(), then.look))
+                passed.append(
+                    EntryWrite(entry.name, entry.state.line, then.pack(), then.next_look_ms)
+                )
             elif len(made) == 1:
                 ((queue, entries),) = made.items()
                 by_queue[queue].append((index, _ticks_of(entry, firing, entries)))
@@ -139,7 +141,7 @@ class TickScheduler:
         found: dict[str, list[Entry]] = defaultdict(list)
         limits = policy.drop_after(entry, firing, self._deadline)
         for tick, limit in zip(firing.ticks, limits, strict=True):
-            at = moment_of(tick)
+            at = datetime_of_ms(tick)
             item = Item(
                 definition.args,
                 dict(definition.kwargs),
@@ -170,7 +172,7 @@ def cron_deadline(app: Celery) -> int | None:
 
 def stored(codes: Iterable[str]) -> int:
     """Return the number of stored ticks from the codes of entries."""
-    return sum(code in "srSR" for each in codes for code in each)
+    return sum(code in STORED_CODES for each in codes for code in each)
 
 
 def _bytes_of(ticks: tuple[int, EntryTicks]) -> int:
@@ -179,9 +181,15 @@ def _bytes_of(ticks: tuple[int, EntryTicks]) -> int:
 
 def _ticks_of(entry: Periodic, firing: Firing, entries: Sequence[Entry] = ()) -> EntryTicks:
     then, refused = replace(entry, state=firing.then), replace(entry, state=firing.refused)
-    look = refused.look
+    look = refused.next_look_ms
     if firing.refused == entry.state and look is not None and look <= firing.now:
         look = firing.now + policy.OVERLAP_RETRY_MS
     return EntryTicks(
-        entry.name, entry.state.line, then.state.line, then.look, refused.state.line, look, entries
+        entry.name,
+        entry.state.line,
+        then.state.line,
+        then.next_look_ms,
+        refused.state.line,
+        look,
+        entries,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from celery import Celery
 
@@ -10,7 +11,7 @@ from celery_delayq.errors import NotSupported
 from celery_delayq.periodic.definition import Definition
 from celery_delayq.periodic.state import Periodic
 from celery_delayq.store.cluster.periodic import PeriodicStores
-from celery_delayq.store.periodic import PeriodicStore, Writing
+from celery_delayq.store.periodic import EntryWrite, PeriodicStore
 from celery_delayq.store.schedule import Store
 from celery_delayq.store.stores import Stores
 
@@ -20,16 +21,13 @@ Entries = PeriodicStore | PeriodicStores
 
 def queue_of(app: Celery, definition: Definition) -> str:
     """Return the queue to which the ticks of an entry go; one of them if there are several."""
-    options = {name: each for name, each in definition.options.items() if name != "expires"}
-    route = app.amqp.router.route(options, definition.task, definition.args, definition.kwargs)
-    queue = route.get("queue") or app.conf.task_default_queue
+    queue = _route(app, definition).get("queue") or app.conf.task_default_queue
     return str(getattr(queue, "name", queue))
 
 
 def queues_of(app: Celery, definition: Definition) -> list[str]:
     """Return all queues to which the ticks of an entry go, by the present bindings."""
-    options = {name: each for name, each in definition.options.items() if name != "expires"}
-    route = app.amqp.router.route(options, definition.task, definition.args, definition.kwargs)
+    route = _route(app, definition)
     queue, exchange, key = (route.get(name) for name in ("queue", "exchange", "routing_key"))
     own = getattr(queue, "exchange", None)
     # Celery publishes to a queue with a direct exchange by the name of the queue.
@@ -46,16 +44,21 @@ def queues_of(app: Celery, definition: Definition) -> list[str]:
         return queues
 
 
+def _route(app: Celery, definition: Definition) -> Any:
+    options = {name: each for name, each in definition.options.items() if name != "expires"}
+    return app.amqp.router.route(options, definition.task, definition.args, definition.kwargs)
+
+
 def entries_of(app: Celery, stores: Stores) -> Entries:
     """Return the periodic entries of an app's broker."""
 
-    def queue(writing: Writing) -> str:
+    def queue(writing: EntryWrite) -> str:
         return queue_of(app, Definition.loads(writing.name, writing.record.partition("\n")[2]))
 
     return stores.only.periodic if stores.has_one else PeriodicStores(stores, queue)
 
 
-def check_place(app: Celery, stores: Stores, entry: Periodic) -> None:
+def check_place(app: Celery, stores: Stores, definition: Definition) -> None:
     """Refuse an entry whose ticks go to queues of several hash tags of a Redis Cluster.
 
     One transaction schedules a tick in all queues. A transaction can use only one hash tag.
@@ -65,9 +68,8 @@ def check_place(app: Celery, stores: Stores, entry: Periodic) -> None:
     NotSupported
         The queues belong to several stores, by the present bindings.
     """
-    if stores.has_one:
-        return
-    check_queues(stores, queues_of(app, entry.definition))
+    if not stores.has_one:
+        check_queues(stores, queues_of(app, definition))
 
 
 def check_queues(stores: Stores, queues: Iterable[str], *store: Store) -> None:
@@ -85,7 +87,9 @@ def check_queues(stores: Stores, queues: Iterable[str], *store: Store) -> None:
         )
 
 
-def move(app: Celery, stores: Stores, store: Store, entry: Periodic, look: int) -> bool:
+def move_to_own_store(
+    app: Celery, stores: Stores, store: Store, entry: Periodic, look: int
+) -> bool:
     """Move an entry to the store of its queue; return whether the entry moved.
 
     After an interrupted move, both stores have the entry. Only the new store fires it.
@@ -102,6 +106,6 @@ def move(app: Celery, stores: Stores, store: Store, entry: Periodic, look: int) 
     target = stores.of(queue_of(app, entry.definition))
     if target is not store:
         line = entry.state.line
-        target.periodic.write([Writing(entry.name, "", entry.pack(), look)])  # unless it exists
-        store.periodic.write([Writing(entry.name, line, "")])
+        target.periodic.write([EntryWrite(entry.name, "", entry.pack(), look)])  # unless it exists
+        store.periodic.write([EntryWrite(entry.name, line, "")])
     return target is not store

@@ -19,7 +19,7 @@ from celery_delayq.periodic.definition import TICK_AHEAD_MS, Definition, definit
 from celery_delayq.periodic.schedules import Interval, Polled, Rule, latest
 from celery_delayq.periodic.serialization import describe, dumps_form
 from celery_delayq.periodic.state import Periodic, PeriodicState
-from celery_delayq.periodic.wall_clock import MAX_TICK_MS, ms_of, ms_until
+from celery_delayq.periodic.wall_clock import MAX_TICK_MS, last_ms_until, ms_of_datetime
 
 #: Ms after its due time from which an unscheduled tick counts as missed.
 GRACE_MS = 1000
@@ -58,9 +58,9 @@ class Firing(NamedTuple):
 
 def begin(definition: Definition, now: int, zone: tzinfo) -> Periodic:
     """Return a new entry; *now* is Redis' clock (ms)."""
-    anchor = now if definition.start is None else ms_of(definition.start)
+    anchor = now if definition.start is None else ms_of_datetime(definition.start)
     state = PeriodicState(definition_hash=definition_hash_of(definition), anchor=anchor)
-    return Periodic(definition, _with(state, _next(definition, state, now, zone)))
+    return Periodic(definition, _with_next_tick(state, _next(definition, state, now, zone)))
 
 
 def must_be_due(entry: Periodic) -> Periodic:
@@ -87,9 +87,9 @@ def change(entry: Periodic, definition: Definition, now: int, zone: tzinfo) -> P
     """
     old, before = entry.state, entry.definition
     kept = dumps_form(definition.schedule) == dumps_form(before.schedule)
-    anchor = old.anchor if kept or old.last is None else old.last
-    start = None if definition.start is None else ms_of(definition.start)
-    if start is not None and (before.start is None or start != ms_of(before.start)):
+    anchor = old.anchor if kept or old.last_tick is None else old.last_tick
+    start = None if definition.start is None else ms_of_datetime(definition.start)
+    if start is not None and (before.start is None or start != ms_of_datetime(before.start)):
         anchor, kept = start, False
     state = replace(old, definition_hash=definition_hash_of(definition), anchor=anchor)
     if old.status == "paused":
@@ -101,27 +101,29 @@ def change(entry: Periodic, definition: Definition, now: int, zone: tzinfo) -> P
         tick = None  # the app's time zone has changed
     tick = _allowed(definition, state, tick)
     if tick is None:
-        tick = _next(definition, state, max(now, old.last or now), zone)
-    return Periodic(definition, _with(state, tick))
+        tick = _next(definition, state, max(now, old.last_tick or now), zone)
+    return Periodic(definition, _with_next_tick(state, tick))
 
 
 def pause(entry: Periodic, unfired: Sequence[int] = (), zone: tzinfo = timezone.utc) -> Periodic:
     """Return the entry paused; its ticks *unfired* were removed from the schedule."""
     old = entry.state
-    last, count = old.last, old.count - len(unfired)
+    last, count = old.last_tick, old.count - len(unfired)
     if unfired and last is not None:
         first, rule = min(unfired), entry.definition.rule(old.anchor, zone)
         others = {*latest(rule, first - 1, last, MAX_SCHEDULED_TICKS)} - {*unfired}
         before = [*others] or latest(rule, min(old.anchor, first) - 1, first - 1, 1)
         last = max(before, default=None) if count else None
-    return replace(entry, state=replace(old, tick=None, last=last, count=count, status="paused"))
+    return replace(
+        entry, state=replace(old, tick=None, last_tick=last, count=count, status="paused")
+    )
 
 
 def resume(entry: Periodic, now: int, zone: tzinfo) -> Periodic:
     """Return the entry resumed with its next tick; ticks of the pause do not count as missed."""
     state = replace(entry.state, status="on")
-    tick = _next(entry.definition, state, max(now, state.last or now), zone)
-    return replace(entry, state=_with(state, tick))
+    tick = _next(entry.definition, state, max(now, state.last_tick or now), zone)
+    return replace(entry, state=_with_next_tick(state, tick))
 
 
 def set_back(entry: Periodic, now: int, zone: tzinfo) -> Periodic:
@@ -134,9 +136,9 @@ def set_back(entry: Periodic, now: int, zone: tzinfo) -> Periodic:
     if old.status == "ended" or not isinstance(definition.rule(old.anchor, zone), Interval):
         return entry
     anchor = old.anchor if definition.start is not None else min(old.anchor, now)
-    ahead = old.last is not None and old.last > now + definition.ahead
-    state = replace(old, anchor=anchor, last=now if ahead else old.last)
-    tick = _next(definition, state, max(now, state.last or now), zone)
+    ahead = old.last_tick is not None and old.last_tick > now + definition.ahead
+    state = replace(old, anchor=anchor, last_tick=now if ahead else old.last_tick)
+    tick = _next(definition, state, max(now, state.last_tick or now), zone)
     if old.tick is not None and tick is not None and tick < old.tick:
         state = replace(state, tick=tick)
     return replace(entry, state=state)
@@ -160,9 +162,9 @@ def fire(entry: Periodic, now: int, zone: tzinfo, deadline: int | None = None) -
     if tick is None or tick > until:
         return None
     if definition.end is not None:
-        until = min(until, ms_until(definition.end))
+        until = min(until, last_ms_until(definition.end))
         if tick > until:
-            then = _with(state, None)
+            then = _with_next_tick(state, None)
             return Firing((), then, then, now)
     rule = definition.rule(state.anchor, zone)
     missed, others = _due(definition, rule, tick, now - GRACE_MS, until)
@@ -179,11 +181,11 @@ def fire(entry: Periodic, now: int, zone: tzinfo, deadline: int | None = None) -
         ticks = due = ticks[:MAX_TICKS_PER_LOOK]
     if definition.max_runs is not None:
         ticks = ticks[: max(0, definition.max_runs - state.count)]
-    passed = _with(state, _next(definition, state, due[-1], zone))
+    passed = _with_next_tick(state, _next(definition, state, due[-1], zone))
     if not ticks:
         return Firing((), passed, passed, now)
-    fired = replace(state, last=ticks[-1], count=state.count + len(ticks))
-    then = _with(fired, _next(definition, fired, due[-1], zone))
+    fired = replace(state, last_tick=ticks[-1], count=state.count + len(ticks))
+    then = _with_next_tick(fired, _next(definition, fired, due[-1], zone))
     refused = state if definition.overlap == "queue_one" else passed
     return Firing(tuple(ticks), then, refused, now)
 
@@ -242,7 +244,7 @@ def ahead_of(entry: Periodic, zone: tzinfo) -> list[int]:
 
     The ticks may be overdue if no process has dispatched since.
     """
-    last, ahead = entry.state.last, entry.definition.ahead
+    last, ahead = entry.state.last_tick, entry.definition.ahead
     if last is None or not ahead:
         return []
     rule = entry.definition.rule(entry.state.anchor, zone)
@@ -258,7 +260,7 @@ def tick_id(name: str, tick: int) -> str:
 def _next(definition: Definition, state: PeriodicState, after: int, zone: tzinfo) -> int | None:
     """Return the first tick after a moment; None if the entry has ended by then."""
     if definition.start is not None:
-        after = max(after, ms_of(definition.start) - 1)
+        after = max(after, ms_of_datetime(definition.start) - 1)
     rule = definition.rule(state.anchor, zone)
     return _allowed(definition, state, rule.after(after) if after < MAX_TICK_MS else None)
 
@@ -267,11 +269,12 @@ def _allowed(definition: Definition, state: PeriodicState, tick: int | None) -> 
     """Return the tick, or None if it is after the entry's end or its last run."""
     if definition.max_runs is not None and state.count >= definition.max_runs:
         return None
-    end = MAX_TICK_MS if definition.end is None else ms_until(definition.end)
+    end = MAX_TICK_MS if definition.end is None else last_ms_until(definition.end)
     return None if tick is None or tick > end else tick
 
 
-def _with(state: PeriodicState, tick: int | None) -> PeriodicState:
+def _with_next_tick(state: PeriodicState, tick: int | None) -> PeriodicState:
+    """Return a state with another next tick; a paused entry has none."""
     if state.status == "paused":
         return replace(state, tick=None)
     return replace(state, tick=tick, status="ended" if tick is None else "on")

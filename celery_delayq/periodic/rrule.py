@@ -22,7 +22,13 @@ from dateutil.rrule import (
 )
 
 from celery_delayq.errors import InvalidSchedule
-from celery_delayq.periodic.wall_clock import SEARCHED_YEARS, moment_of, ms_of, tick_at, wall_of
+from celery_delayq.periodic.wall_clock import (
+    SEARCHED_YEARS,
+    datetime_of_ms,
+    ms_of_datetime,
+    ms_of_wall_time,
+    wall_time_of_ms,
+)
 
 _UTC = re.compile(r"\b\d{8}T\d{6}Z", re.IGNORECASE)
 
@@ -114,9 +120,9 @@ class rrule(BaseSchedule):  # noqa: N801 - named like Celery's schedules
 
     def remaining_estimate(self, last_run_at: datetime) -> timedelta:
         """Return the time until the next tick."""
-        last = ms_of(self.maybe_make_aware(last_run_at))
+        last = ms_of_datetime(self.maybe_make_aware(last_run_at))
         tick = Recurrence(self, self.tz, last).after(last)
-        return timedelta.max if tick is None else moment_of(tick) - self.now()
+        return timedelta.max if tick is None else datetime_of_ms(tick) - self.now()
 
     def is_due(self, last_run_at: datetime) -> Any:
         """Return for beat whether the schedule is due, and the seconds until the next call."""
@@ -144,7 +150,7 @@ class Recurrence:
     def __init__(self, given: rrule, zone: tzinfo, anchor: int) -> None:
         self._text, self._zone = given.text, zone
         # Times of rules are whole seconds.
-        self._rule = given.parsed(wall_of(anchor, zone).replace(microsecond=0), zone)
+        self._rule = given.parsed(wall_time_of_ms(anchor, zone).replace(microsecond=0), zone)
         #: The time range in which the moved rule is used (its begin and its end), and the moved
         #: rule. One tuple, because several threads may use this object.
         self._near: tuple[datetime, datetime, Any] = (datetime.max, datetime.max, None)
@@ -158,9 +164,9 @@ class Recurrence:
             The rule contradicts itself.
         """
         try:
-            wall = wall_of(ms, self._zone)
+            wall = wall_time_of_ms(ms, self._zone)
             for candidate in self._nearby(wall).xafter(wall):
-                tick = tick_at(candidate, self._zone)
+                tick = ms_of_wall_time(candidate, self._zone)
                 if tick > ms:
                     return tick
         except OverflowError:

@@ -29,10 +29,10 @@ from celery_delayq.periodic.code_entries import register_schedules
 from celery_delayq.periodic.code_version import Deployment
 from celery_delayq.periodic.definition import Definition
 from celery_delayq.periodic.firing import TickScheduler, cron_deadline, stored
-from celery_delayq.periodic.places import move
+from celery_delayq.periodic.places import move_to_own_store
 from celery_delayq.periodic.policy import Firing
 from celery_delayq.periodic.state import Periodic, PeriodicState
-from celery_delayq.store.periodic import Writing
+from celery_delayq.store.periodic import EntryWrite
 from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting.pipelining import LOST_CONNECTION_ERRORS
 from celery_delayq.store.session import Session
@@ -61,7 +61,7 @@ CLAIM_MS = 400
 #: Seconds until a failed entry is tried again, and until its error is logged again.
 RETRY_SECONDS, LOG_AGAIN_SECONDS = 5.0, 60.0
 
-#: Longest time for which :meth:`Ticker.stop` waits for the thread, in seconds.
+#: Longest time for which :meth:`PeriodicRunner.stop` waits for the thread, in seconds.
 JOIN_SECONDS = 2.0
 
 #: Most cached definitions. Each takes some KB.
@@ -70,7 +70,7 @@ MAX_CACHED_DEFINITIONS = 2000
 _MAX_FAILING_ENTRIES = 1000
 
 
-class Ticker:
+class PeriodicRunner:
     """Fires the periodic entries of one store until :meth:`stop`, in its own thread or greenlet.
 
     Parameters
@@ -79,7 +79,7 @@ class Ticker:
         The app of the worker. The runner opens its own connections to the broker.
     deploy : bool
         Whether to write the entries in the code of the app too.
-    place : int
+    store_index : int
         Index of the store in the stores of the broker. The runner of store 0 starts the other
         runners.
     session : Session | None
@@ -91,12 +91,12 @@ class Ticker:
         app: Celery,
         *,
         deploy: bool = True,
-        place: int = 0,
+        store_index: int = 0,
         session: Session | None = None,
     ) -> None:
         self._app = app
-        self._place = place
-        self._others: list[Ticker] = []
+        self._store_index = store_index
+        self._others: list[PeriodicRunner] = []
         self._deploy = Deployment(app) if deploy else None
         register_schedules(app)
         self._stopping = threading.Event()
@@ -115,22 +115,22 @@ class Ticker:
             on_failure=self._after_failure,
             fatal=(NotSupported,),
         )
-        self._thread = threading.Thread(target=self.run, name="delayq-ticker", daemon=True)
+        self._thread = threading.Thread(target=self.run, name="delayq-periodic-runner", daemon=True)
         #: Entries that cannot be fired here, with the time of the next attempt and the time at
         #: which the error was logged (monotonic seconds). Until the next attempt other dispatchers
         #: look at them.
         self._failing: dict[str, tuple[float, float]] = {}
         #: Cached, because parsing a definition takes longer than computing its next tick.
         self._definition = lru_cache(MAX_CACHED_DEFINITIONS)(Definition.loads)
-        #: Time (ms) of the last look before Redis' clock was set back, if this runner has corrected
-        #: the entries since; otherwise empty.
-        self._put_right_to = ""
+        #: `set_back` of the last claim if this runner has corrected the entries since; else "". The
+        #: next claim passes it on, so that no other runner corrects them again.
+        self._corrected_set_back = ""
         #: Whether the runner looks as soon as an entry is due. A runner is on duty if its last look
         #: found entries. Runners off duty look later, and find entries only if the runner on duty
         #: is dead.
         self._on_duty = True
-        #: Whether the next look is unplanned. An unplanned look that finds nothing does not end the
-        #: duty.
+        #: Whether a notification caused the next look. If that look finds nothing, a runner on duty
+        #: stays on duty.
         self._is_woken = True
         self._fleet = 0
         self._nap = STOP_POLL_SECONDS
@@ -160,26 +160,25 @@ class Ticker:
         finally:
             for each in self._others:  # they use the session of this runner
                 each.stop()
-            if self._place == 0:
+            if self._store_index == 0:
                 self._session.close()
 
     def _connected(self) -> None:
         """Fire entries until the connection fails or :meth:`stop` is called."""
         stores = self._session.stores
         each_store = [*stores]
-        store = each_store[self._place]
+        store = each_store[self._store_index]
         self._loop.name = store.keys.named("periodic runner")
         is_alone = len(each_store) == 1
         self._nap = STOP_POLL_SECONDS if is_alone else SHARED_STOP_POLL_SECONDS
         # Connections to several stores find a new master without being reopened. Reopening all of
         # them at each attempt would take much of a CPU core while one store cannot be reached.
         self._reopens = is_alone
-        if self._place == 0 and not self._others:
+        if self._store_index == 0 and not self._others:
             # Start the others first, because the store of this runner may be unreachable.
-            places = range(1, len(each_store))
             self._others = [
-                Ticker(self._app, deploy=False, place=each, session=self._session)
-                for each in places
+                PeriodicRunner(self._app, deploy=False, store_index=index, session=self._session)
+                for index in range(1, len(each_store))
             ]
             for each in self._others:
                 each.start()
@@ -187,11 +186,11 @@ class Ticker:
             self._warned = True
             self._warn_of_beats(store)
         with store.client.pubsub(ignore_subscribe_messages=True) as pubsub:
-            most = self._listen(store, pubsub)
-            with TickScheduler(self._app) as scheduler:
+            longest_wait = self._listen(store, pubsub)
+            with TickScheduler(self._app, stores) as scheduler:
                 while not self._stopping.is_set():
                     self._keep(stores)
-                    wait = self._turn(stores, store, scheduler, most)
+                    wait = self._fire_due(stores, store, scheduler, longest_wait)
                     self._loop.recovered()
                     self._sleep(pubsub, wait)
 
@@ -242,7 +241,7 @@ class Ticker:
                 }
                 if not self._is_woken:
                     self._is_woken = True
-                    end = min(end, time.monotonic() + self._later())
+                    end = min(end, time.monotonic() + self._off_duty_wait())
 
     def _keep(self, stores: Stores) -> None:
         """Write the entries in code. An error does not stop the firing of entries."""
@@ -256,58 +255,60 @@ class Ticker:
             logger.exception("Periodic entries in code are not written, and are tried again later")
         start_gate.let_pass()
 
-    def _turn(self, stores: Stores, store: Store, scheduler: TickScheduler, most: float) -> float:
+    def _fire_due(
+        self, stores: Stores, store: Store, scheduler: TickScheduler, longest_wait: float
+    ) -> float:
         """Fire the due entries; return the seconds until the next look."""
         began = time.monotonic()
         failing = {name: until for name, (until, _) in self._failing.items() if until > began}
-        looked = store.periodic.claim_due(
-            LOOK_ENTRIES, CLAIM_MS, failing, put_right=self._put_right_to
+        claim = store.periodic.claim_due(
+            LOOK_ENTRIES, CLAIM_MS, failing, corrected=self._corrected_set_back
         )
-        now, self._put_right_to = looked.now // 1000, ""
-        if looked.set_back:
-            self._put_right(store, now)
-            self._put_right_to = looked.set_back
-        looks: list[float] = [] if looked.next is None else [looked.next]
-        looks += [now + (until - began) * 1000 for until in failing.values()]
+        now = claim.now // 1000
+        if claim.set_back:
+            self._correct_intervals(store, now)
+        self._corrected_set_back = claim.set_back
+        next_looks: list[float] = [] if claim.next is None else [claim.next]
+        next_looks += [now + (until - began) * 1000 for until in failing.values()]
         firings = []
-        for name, record in looked.records:
-            found = self._look_at(name, record, now)
-            if found is not None and not move(self._app, stores, store, found[0], now):
+        for name, record in claim.records:
+            found = self._firing_of(name, record, now)
+            if found is not None and not move_to_own_store(self._app, stores, store, found[0], now):
                 entry, firing = found
                 firings.append(found)
-                then = replace(entry, state=firing.then).look
-                looks += [then] if then is not None else []
-        self.fired += self._fire(stores, store, scheduler, firings)
-        if len(looked.records) == LOOK_ENTRIES or looked.set_back:
+                next_look = replace(entry, state=firing.then).next_look_ms
+                next_looks += [next_look] if next_look is not None else []
+        self.fired += self._fire(store, scheduler, firings)
+        if len(claim.records) == LOOK_ENTRIES or claim.set_back:
             return 0.0
-        if looked.records or not self._is_woken:
-            self._on_duty = bool(looked.records)
-        self._fleet = looked.fleet
-        remaining = (min(looks, default=math.inf) - now) / 1000 - (time.monotonic() - began)
-        return min(max(remaining, MIN_LOOK_SECONDS) + self._later(), most)
+        if claim.records or not self._is_woken:
+            self._on_duty = bool(claim.records)
+        self._fleet = claim.fleet
+        remaining = (min(next_looks, default=math.inf) - now) / 1000 - (time.monotonic() - began)
+        return min(max(remaining, MIN_LOOK_SECONDS) + self._off_duty_wait(), longest_wait)
 
-    def _later(self) -> float:
+    def _off_duty_wait(self) -> float:
         """Return the seconds by which a runner off duty looks later; 0 on duty."""
         if self._on_duty or self._fleet == 1:
             return 0.0
         wait = wait_off_duty(self._fleet)
         return random.uniform(MIN_WAIT_SHARE * wait, wait)
 
-    def _put_right(self, store: Store, now: int) -> None:
+    def _correct_intervals(self, store: Store, now: int) -> None:
         """Correct the intervals after Redis' clock was set back."""
 
-        def right(name: str, record: str) -> Writing | None:
+        def correct(name: str, record: str) -> EntryWrite | None:
             line, _, text = record.partition("\n")
             try:
                 entry = policy.set_back(self._unpacked(name, record), now, self._app.timezone)
             except Exception:  # schedules are user code; the next look logs the error
                 return None
-            return Writing(name, line, f"{entry.state.line}\n{text}", entry.look)
+            return EntryWrite(name, line, f"{entry.state.line}\n{text}", entry.next_look_ms)
 
         logger.warning("Redis' clock was set back: periodic intervals go on from now")
-        store.periodic.put_right(now, right)
+        store.periodic.correct_looks(now, correct)
 
-    def _look_at(self, name: str, record: str, now: int) -> tuple[Periodic, Firing] | None:
+    def _firing_of(self, name: str, record: str, now: int) -> tuple[Periodic, Firing] | None:
         try:
             entry = self._unpacked(name, record)
             firing = policy.fire(entry, now, self._app.timezone, cron_deadline(self._app))
@@ -324,25 +325,17 @@ class Ticker:
         return Periodic(self._definition(name, text), PeriodicState.read(line))
 
     def _fire(
-        self,
-        stores: Stores,
-        store: Store,
-        scheduler: TickScheduler,
-        firings: list[tuple[Periodic, Firing]],
+        self, store: Store, scheduler: TickScheduler, firings: list[tuple[Periodic, Firing]]
     ) -> int:
         try:
-            return stored(scheduler.fire(store, firings, stores=stores))
+            return stored(scheduler.fire(store, firings))
         except Exception as exc:
             self._check_there(store, exc)
+            if len(firings) == 1:
+                self._failed(firings[0][0].name, exc)
+                return 0
         # One entry or one queue causes an error. Fire the others.
-        fired = 0
-        for entry, firing in firings:
-            try:
-                fired += stored(scheduler.fire(store, [(entry, firing)], stores=stores))
-            except Exception as exc:
-                self._check_there(store, exc)
-                self._failed(entry.name, exc)
-        return fired
+        return sum(self._fire(store, scheduler, [each]) for each in firings)
 
     def _check_there(self, store: Store, exc: Exception) -> None:
         """Raise if Redis is full or cannot be reached.
@@ -369,6 +362,6 @@ def begin(app: Celery) -> Callable[[], None] | None:
     """Start a runner if the worker of *app* dispatches; return a function to stop the runner."""
     if not beat_guard.fires(app):
         return None
-    ticker = Ticker(app)
-    ticker.start()
-    return ticker.stop
+    runner = PeriodicRunner(app)
+    runner.start()
+    return runner.stop

@@ -25,10 +25,10 @@ from celery_delayq.periodic.wall_clock import (
     MILLISECOND,
     SEARCHED_SECONDS,
     SEARCHED_YEARS,
-    moment_of,
-    ms_of,
-    tick_at,
-    wall_of,
+    datetime_of_ms,
+    ms_of_datetime,
+    ms_of_wall_time,
+    wall_time_of_ms,
 )
 
 K = TypeVar("K", bound=type[BaseSchedule])
@@ -154,7 +154,7 @@ def rule_of(given: BaseSchedule, zone: tzinfo, anchor: int) -> Rule:
     if kind is rrule:
         return Recurrence(given, zone, anchor)
     if kind is clocked:
-        return Once(ms_of(given.at))
+        return Once(ms_of_datetime(given.at))
     if isinstance(given, BaseSchedule):
         return Polled(given, zone)
     raise InvalidSchedule(f"{given!r}: expected a schedule, such as crontab(minute=0)")
@@ -227,7 +227,7 @@ class Polled:
         InvalidSchedule
             The schedule raises an error, or is not due after :data:`MAX_STEPS` calls.
         """
-        last = moment_of(ms).astimezone(self._zone)
+        last = datetime_of_ms(ms).astimezone(self._zone)
         at = ms
         for _ in range(MAX_STEPS):
             due, seconds = self._ask(last, at)
@@ -241,11 +241,11 @@ class Polled:
                 return None
         raise InvalidSchedule(
             f"{self._schedule!r} is not due, asked {MAX_STEPS:,} times from {last} to "
-            f"{moment_of(at)}"
+            f"{datetime_of_ms(at)}"
         )
 
     def _ask(self, last: datetime, at: int) -> tuple[bool, float]:
-        now = moment_of(at).astimezone(self._zone)
+        now = datetime_of_ms(at).astimezone(self._zone)
         self._schedule.nowfun = lambda: now
         try:
             due, seconds = self._schedule.is_due(last)
@@ -273,16 +273,16 @@ class Rounded:
         # Ticks at whole minutes and seconds do not depend on the time zone.
         self._zone = zone if unit >= 3600 else timezone.utc
         self._every = timedelta(seconds=seconds // unit * unit)
-        wall = wall_of(anchor, self._zone)
+        wall = wall_time_of_ms(anchor, self._zone)
         day = wall.replace(hour=0, minute=0, second=0, microsecond=0)
         self._start = day + (wall - day) // timedelta(seconds=unit) * timedelta(seconds=unit)
 
     def after(self, ms: int) -> int:
         """Return the next tick. No tick is before the anchor."""
-        passed = (wall_of(ms, self._zone) - self._start) // self._every
+        passed = (wall_time_of_ms(ms, self._zone) - self._start) // self._every
         while True:
             passed = max(0, passed) + 1
-            tick = tick_at(self._start + passed * self._every, self._zone)
+            tick = ms_of_wall_time(self._start + passed * self._every, self._zone)
             if tick > ms:
                 return tick
 

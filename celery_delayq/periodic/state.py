@@ -2,7 +2,7 @@
 
 A record is ``<line>\\n<definition in JSON>``. The line is the state. Scripts compare and replace
 the line:
-``1 <definition_hash>[+<manual runs>[+<hand>]] <anchor> <tick> <last tick> <scheduled ticks>
+``1 <definition_hash>[+<manual runs>[+<manual id>]] <anchor> <tick> <last tick> <scheduled ticks>
 <status>``. Times are in ms since 1970.
 """
 
@@ -15,7 +15,7 @@ from typing import Any, Literal
 from celery_delayq.errors import RecordError
 from celery_delayq.periodic.definition import API_SOURCE, Definition
 from celery_delayq.periodic.serialization import describe
-from celery_delayq.periodic.wall_clock import MAX_TICK_MS, moment_of
+from celery_delayq.periodic.wall_clock import MAX_TICK_MS, datetime_of_ms
 from celery_delayq.utils import foreign
 
 #: "paused": not fired until the entry is resumed. "ended": never fired again.
@@ -37,34 +37,34 @@ class PeriodicState:
         Hash of the definition.
     anchor : int
         Start of the intervals (ms).
-    tick, last : int | None
+    tick, last_tick : int | None
         The next tick that is not scheduled yet, and the last scheduled tick (ms).
     count : int
         Number of scheduled ticks.
-    manual : int
+    manual_runs : int
         Number of manual runs (``run_now``), which are not ticks.
-    hand : str
+    manual_id : str
         The part after ``<name>:`` of the task id of the last manual run.
     """
 
     definition_hash: str
     anchor: int
     tick: int | None = None
-    last: int | None = None
+    last_tick: int | None = None
     count: int = 0
-    manual: int = 0
-    hand: str = ""
+    manual_runs: int = 0
+    manual_id: str = ""
     status: Status = "on"
 
     @property
     def line(self) -> str:
         """The state as the first line of a record."""
-        tick, last = ("-" if each is None else each for each in (self.tick, self.last))
-        definition_hash = self.definition_hash
-        if self.manual:
-            definition_hash += f"+{self.manual}" + (f"+{self.hand}" if self.hand else "")
+        runs = f"+{self.manual_runs}" if self.manual_runs else ""
+        manual_id = f"+{self.manual_id}" if self.manual_id else ""
+        tick, last = ("-" if each is None else each for each in (self.tick, self.last_tick))
         return (
-            f"{_VERSION} {definition_hash} {self.anchor} {tick} {last} {self.count} {self.status}"
+            f"{_VERSION} {self.definition_hash}{runs}{manual_id} {self.anchor} {tick} {last} "
+            f"{self.count} {self.status}"
         )
 
     @classmethod
@@ -80,16 +80,15 @@ class PeriodicState:
             version, definition_hash, anchor, tick, last, count, status = line.split(" ")
             if version != _VERSION or status not in ("on", "paused", "ended"):
                 raise ValueError("another version")
-            definition_hash, _, manual = definition_hash.partition("+")
-            manual, _, hand = manual.partition("+")
+            definition_hash, runs, manual_id = (*definition_hash.split("+"), "", "")[:3]
             return cls(
                 definition_hash=definition_hash,
                 anchor=_ms(anchor),
                 tick=None if tick == "-" else _ms(tick),
-                last=None if last == "-" else _ms(last),
+                last_tick=None if last == "-" else _ms(last),
                 count=int(count),
-                manual=int(manual or 0),
-                hand=hand,
+                manual_runs=int(runs or 0),
+                manual_id=manual_id,
                 status=status,  # type: ignore[arg-type]
             )
         except ValueError as exc:
@@ -122,12 +121,12 @@ class Periodic:
     @property
     def last_run_at(self) -> datetime | None:
         """The last scheduled tick, which may be up to two seconds in the future."""
-        return _moment(self.state.last)
+        return _moment(self.state.last_tick)
 
     @property
     def total_run_count(self) -> int:
         """Number of scheduled ticks and manual runs. ``max_runs`` counts ticks only."""
-        return self.state.count + self.state.manual
+        return self.state.count + self.state.manual_runs
 
     @property
     def status(self) -> Status:
@@ -135,7 +134,7 @@ class Periodic:
         return self.state.status
 
     @property
-    def look(self) -> int | None:
+    def next_look_ms(self) -> int | None:
         """Time at which dispatchers look at the entry next (ms); None for never."""
         tick, ahead = self.state.tick, self.definition.ahead
         if tick is None or not ahead:
@@ -182,15 +181,15 @@ def source_in(record: str) -> str | None:
 
 def times_and_counts(state: PeriodicState | None) -> dict[str, Any]:
     """Return the fields of the state in an entry's JSON; None and 0 if the state is unreadable."""
-    times = (None,) * 3 if state is None else (state.anchor, state.tick, state.last)
-    since, following, last = (ms if ms is None else moment_of(ms).isoformat() for ms in times)
-    manual = 0 if state is None else state.manual
+    times = (None,) * 3 if state is None else (state.anchor, state.tick, state.last_tick)
+    since, following, last = (ms if ms is None else datetime_of_ms(ms).isoformat() for ms in times)
+    manual_runs = 0 if state is None else state.manual_runs
     return {
         "since": since,
         "next": following,
         "last_run_at": last,
-        "total_run_count": 0 if state is None else state.count + manual,
-        "manual_runs": manual,
+        "total_run_count": 0 if state is None else state.count + manual_runs,
+        "manual_runs": manual_runs,
     }
 
 
@@ -203,4 +202,4 @@ def _ms(text: str) -> int:
 
 
 def _moment(ms: int | None) -> datetime | None:
-    return None if ms is None else moment_of(ms)
+    return None if ms is None else datetime_of_ms(ms)

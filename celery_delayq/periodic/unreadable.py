@@ -31,7 +31,7 @@ class UnreadableEntry:
     record: str
     error: Exception = field(compare=False)
     #: Never: dispatchers do not look at a paused entry.
-    look: ClassVar[None] = None
+    next_look_ms: ClassVar[None] = None
     #: Always "unreadable". *state* says whether the entry is paused or has ended.
     status: ClassVar[Literal["unreadable"]] = "unreadable"
 

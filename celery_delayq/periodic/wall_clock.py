@@ -22,40 +22,40 @@ MAX_TICK_MS = 253_402_300_799_999
 MILLISECOND = timedelta(milliseconds=1)
 
 
-def wall_of(ms: int, zone: tzinfo) -> datetime:
+def wall_time_of_ms(ms: int, zone: tzinfo) -> datetime:
     """Return the time of a tick by the wall clock of a time zone."""
-    return moment_of(ms).astimezone(zone).replace(tzinfo=None)
+    return datetime_of_ms(ms).astimezone(zone).replace(tzinfo=None)
 
 
-def tick_at(wall: datetime, zone: tzinfo) -> int:
+def ms_of_wall_time(wall: datetime, zone: tzinfo) -> int:
     """Return when a wall clock first shows *wall* (ms); in a gap, the end of the gap."""
     aware = wall.replace(tzinfo=zone)
     back = aware.astimezone(timezone.utc).astimezone(zone).replace(tzinfo=None)
     if back == wall:
-        return ms_of(aware)
+        return ms_of_datetime(aware)
     # The time is in a gap. The two offsets give one moment before the end of the gap and one after
     # it.
     before, after = aware.replace(fold=1), aware
-    low, high = sorted((ms_of(before), ms_of(after)))
+    low, high = sorted((ms_of_datetime(before), ms_of_datetime(after)))
     while high - low > 1:
         middle = (low + high) // 2
-        if wall_of(middle, zone) < wall:
+        if wall_time_of_ms(middle, zone) < wall:
             low = middle
         else:
             high = middle
     return high
 
 
-def ms_of(moment: datetime) -> int:
+def ms_of_datetime(moment: datetime) -> int:
     """Return the tick of a moment with a time zone, rounded up so that no tick is early."""
     return -((EPOCH - moment) // MILLISECOND)
 
 
-def ms_until(moment: datetime) -> int:
+def last_ms_until(moment: datetime) -> int:
     """Return the last tick that is not after a moment with a time zone."""
     return (moment - EPOCH) // MILLISECOND
 
 
-def moment_of(ms: int) -> datetime:
+def datetime_of_ms(ms: int) -> datetime:
     """Return the moment of a tick in UTC."""
     return EPOCH + ms * MILLISECOND

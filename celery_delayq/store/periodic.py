@@ -24,6 +24,9 @@ Written = Literal["done", "changed", "unknown"]
 
 _WRITE_OUTCOMES: dict[str, Written] = {"d": "done", "c": "changed", "u": "unknown"}
 
+#: Codes of ticks that ``periodic/fire.lua`` has stored, and of ticks that it has refused because
+#: another task has the unique key of the entry.
+STORED_CODES, OVERLAP_CODES = frozenset("srSR"), frozenset("KE")
 
 #: Most entries that one call writes.
 WRITE_BATCH = 100
@@ -53,7 +56,7 @@ class Upcoming(NamedTuple):
     fleet: int = 0
 
 
-class Writing(NamedTuple):
+class EntryWrite(NamedTuple):
     """A change of an entry, by compare-and-set of its expected state.
 
     Attributes
@@ -62,14 +65,14 @@ class Writing(NamedTuple):
         The expected first line of the record; ``""`` if no entry is expected.
     record : str
         The new record; ``""`` to remove the entry.
-    look : int | None
+    next_look_ms : int | None
         The time of the next look at the entry (ms); None for never.
     """
 
     name: str
     line: str
     record: str
-    look: int | None = None
+    next_look_ms: int | None = None
 
 
 class EntryTicks(NamedTuple):
@@ -143,13 +146,13 @@ class PeriodicStore(StorePart):
         self._scan = ScanStore(runner)
 
     def claim_due(
-        self, limit: int, leave_ms: int, but: Iterable[str] = (), *, put_right: str = ""
+        self, limit: int, leave_ms: int, but: Iterable[str] = (), *, corrected: str = ""
     ) -> Upcoming:
         """Return entries to look at now, except *but*. Other callers get them after *leave_ms*.
 
-        *put_right* is the former ``set_back``, if :meth:`put_right` was called for it.
+        *corrected* is the former ``set_back``, if :meth:`correct_looks` was called for it.
         """
-        args = [limit, leave_ms, put_right, self._keys.periodic_wake, *map(to_bytes, but)]
+        args = [limit, leave_ms, corrected, self._keys.periodic_wake, *map(to_bytes, but)]
         keys = [*self._pair, self._keys.clock]
         now, following, latest, fleet, *rest = self._run("periodic/claim_due", keys, args)
         texts = [to_text(each) for each in rest]
@@ -161,14 +164,14 @@ class PeriodicStore(StorePart):
             int(fleet),
         )
 
-    def put_right(self, now: int, right: Callable[[str, str], Writing | None]) -> None:
+    def correct_looks(self, now: int, correct: Callable[[str, str], EntryWrite | None]) -> None:
         """Correct the entries that wait for a late time, after Redis' clock was set back.
 
         Parameters
         ----------
         now : int
             Redis' clock (ms).
-        right : Callable[[str, str], Writing | None]
+        correct : Callable[[str, str], EntryWrite | None]
             Returns the correct state for an entry's name and record; None for no change.
         """
         for page in portions(self.all(), WRITE_BATCH, lambda entry: len(entry[1])):
@@ -177,16 +180,16 @@ class PeriodicStore(StorePart):
             looks = cast("list[float | None]", found)
             writings = []
             for (name, record), look in zip(page, looks, strict=True):
-                writing = right(name, record)
+                writing = correct(name, record)
                 late = look is not None and look > now
                 if writing is not None and (
-                    writing.record != record or (late and writing.look != look)
+                    writing.record != record or (late and writing.next_look_ms != look)
                 ):
                     writings.append(writing)
             if writings:
                 self.write(writings)
 
-    def write(self, writings: Sequence[Writing]) -> list[Written]:
+    def write(self, writings: Sequence[EntryWrite]) -> list[Written]:
         """Write entries, each by compare-and-set of its expected state."""
         written: list[Written] = []
         for some in portions(writings, WRITE_BATCH, lambda writing: len(writing.record)):
@@ -197,12 +200,12 @@ class PeriodicStore(StorePart):
             written += [_WRITE_OUTCOMES[code] for code in reply.decode()]
         return written
 
-    def edit(self, name: str, edit: Callable[[str | None], Writing | None]) -> str | None:
+    def edit(self, name: str, edit: Callable[[str | None], EntryWrite | None]) -> str | None:
         """Change an entry by a function of its record. Repeat this if the entry changed meanwhile.
 
         Parameters
         ----------
-        edit : Callable[[str | None], Writing | None]
+        edit : Callable[[str | None], EntryWrite | None]
             Called with the record, or None if the entry does not exist. Returns None for no change.
 
         Returns
@@ -219,7 +222,7 @@ class PeriodicStore(StorePart):
     def edit_many(
         self,
         names: Sequence[str],
-        edit: Callable[[str, str | None], Writing | None],
+        edit: Callable[[str, str | None], EntryWrite | None],
         check: Callable[[], object],
     ) -> Iterator[int]:
         """Change entries by a function of name and record, as :meth:`edit` does.
@@ -300,7 +303,7 @@ class PeriodicStore(StorePart):
             if isinstance(reply, Exception):
                 raise reply
         codes = fired(replies[0])[0]
-        if codes != "-" and not {*codes} <= {"K", "E"}:
+        if codes != "-" and not OVERLAP_CODES.issuperset(codes):
             for (queue, some), reply in zip(others, replies[1:-1], strict=True):
                 if isinstance(reply, Exception):
                     self._dead_letter(queue, ticks.name, some, reply)

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
 from celery_delayq.model.dead_letter import DeadLetterRecord
-from celery_delayq.model.lookup import StatusCode as Outcome
+from celery_delayq.model.lookup import StatusCode
 from celery_delayq.store.dead_letters import Replay, read_codes
 from tests.lua.bench import QUEUE
 from tests.lua.machine import LAYOUT, details, ids, steps
 from tests.lua.machine_schedule import ScheduleMachine, dues, record_of, uniques
-from tests.support.model_schedule import StatusCode
+from tests.support.model_schedule import ModelDeadLetter
 from tests.support.model_tracking import Label
 
 
@@ -24,7 +24,7 @@ class DeadLetterMachine(ScheduleMachine):
     def __init__(self) -> None:
         super().__init__()
         #: Deleted dead letters, as Redis and as the model had them.
-        self.forgotten: list[tuple[DeadLetterRecord, StatusCode]] = []
+        self.forgotten: list[tuple[DeadLetterRecord, ModelDeadLetter]] = []
 
     # -- workers
 
@@ -51,7 +51,7 @@ class DeadLetterMachine(ScheduleMachine):
         drawn = data.draw(st.lists(places, min_size=1, max_size=3, unique=True))
         return [choice[place] for place in drawn]
 
-    def expect_none(self, dead_letter: DeadLetterRecord, taken: set[str]) -> Outcome | None:
+    def expect_none(self, dead_letter: DeadLetterRecord, taken: set[str]) -> StatusCode | None:
         """Return the reply for a missing dead letter; another one may have its id."""
         if dead_letter.died_ms == 1:
             return "c" if dead_letter.id in taken else "u"

@@ -10,7 +10,7 @@ from redis.exceptions import ResponseError
 
 from celery_delayq.errors import StoreFull
 from celery_delayq.model.envelope import Entry
-from celery_delayq.store.periodic import EntryTicks, PeriodicStore, Writing, fired
+from celery_delayq.store.periodic import EntryTicks, EntryWrite, PeriodicStore, fired
 from tests.lua.bench import ENTRY, FAR, Bench, Calls, entry, labelled, message_of, repeating
 
 #: One call of each script here, and a reply to it.
@@ -20,7 +20,7 @@ SCRIPT_CALLS: Calls = {
         [5000, b"7", b"", 1, b"name", b"line\n{}"],
     ),
     "periodic/compare_and_set": (
-        lambda s: s.periodic.write([Writing("name", "", "line\n{}", 7)]),
+        lambda s: s.periodic.write([EntryWrite("name", "", "line\n{}", 7)]),
         b"d",
     ),
     "periodic/fire": (
@@ -39,7 +39,7 @@ def gate(store: Bench) -> PeriodicStore:
 
 
 def put(store: Bench, name: str = "a", line: str = "old", look: int | None = 5) -> None:
-    assert gate(store).write([Writing(name, "", f"{line}\n{{}}", look)]) == ["done"]
+    assert gate(store).write([EntryWrite(name, "", f"{line}\n{{}}", look)]) == ["done"]
 
 
 def shot(*entries: Entry, name: str = "a", line: str = "old", refused: str = "old") -> EntryTicks:
@@ -61,12 +61,12 @@ def kept(store: Bench) -> tuple[object, object]:
 def test_an_entry_is_written_once(store: Bench) -> None:
     put(store)
 
-    assert gate(store).write([Writing("a", "", "other\n{}", 6)]) == ["changed"]
+    assert gate(store).write([EntryWrite("a", "", "other\n{}", 6)]) == ["changed"]
     assert kept(store) == ({b"a": b"old\n{}"}, {b"a": 5.0})
 
 
 def test_the_same_again_is_done(store: Bench) -> None:
-    assert gate(repeating(store)).write([Writing("a", "", "old\n{}", 5)]) == ["done"]
+    assert gate(repeating(store)).write([EntryWrite("a", "", "old\n{}", 5)]) == ["done"]
     assert kept(store) == ({b"a": b"old\n{}"}, {b"a": 5.0})
 
 
@@ -76,10 +76,10 @@ def test_an_entry_changes_only_from_how_it_is_known(store: Bench) -> None:
 
     written = gate(store).write(
         [
-            Writing("a", "old", "new\n{}", None),
-            Writing("b", "ol", "new\n{}", 7),
-            Writing("c", "old", ""),
-            Writing("d", "old", "new\n{}", 7),
+            EntryWrite("a", "old", "new\n{}", None),
+            EntryWrite("b", "ol", "new\n{}", 7),
+            EntryWrite("c", "old", ""),
+            EntryWrite("d", "old", "new\n{}", 7),
         ]
     )
 
@@ -91,11 +91,11 @@ def test_an_edit_is_repeated_when_another_came_between(store: Bench) -> None:
     put(store)
     seen = []
 
-    def edit(record: str | None) -> Writing:
+    def edit(record: str | None) -> EntryWrite:
         seen.append(record)
         if len(seen) == 1:
-            gate(store).write([Writing("a", "old", "between\n{}", 6)])
-        return Writing("a", (record or "").partition("\n")[0], "last\n{}", 7)
+            gate(store).write([EntryWrite("a", "old", "between\n{}", 6)])
+        return EntryWrite("a", (record or "").partition("\n")[0], "last\n{}", 7)
 
     assert gate(store).edit("a", edit) == "between\n{}"
     assert seen == ["old\n{}", "between\n{}"]
@@ -157,7 +157,7 @@ def test_a_look_at_what_is_gone_is_forgotten(store: Bench) -> None:
 AHEAD = 3_600_000
 
 
-def test_a_clock_that_is_set_back_is_told_until_somebody_has_put_right_what_it_left(
+def test_claim_due_reports_a_clock_that_was_set_back_until_entries_are_corrected(
     store: Bench,
 ) -> None:
     put(store, "a", look=FAR)
@@ -167,40 +167,40 @@ def test_a_clock_that_is_set_back_is_told_until_somebody_has_put_right_what_it_l
     store.client.hset("delayq:clock", "ticked", then)
 
     assert [gate(store).claim_due(10, 100).set_back for _ in range(2)] == [then, then]
-    assert gate(store).claim_due(10, 100, put_right="5").set_back == then
-    assert gate(store).claim_due(10, 100, put_right=then).set_back == ""
+    assert gate(store).claim_due(10, 100, corrected="5").set_back == then
+    assert gate(store).claim_due(10, 100, corrected=then).set_back == ""
     assert gate(store).claim_due(10, 100).set_back == ""
     assert now <= int(store.client.hget("delayq:clock", "ticked") or 0) <= store.now_ms()
 
 
-@pytest.mark.parametrize(("ahead", "told"), [(-AHEAD, False), (500, False), (60_000, True)])
-def test_a_clock_that_goes_on_or_is_corrected_by_little_is_not_told(
-    store: Bench, ahead: int, told: bool
+@pytest.mark.parametrize(("ahead", "is_reported"), [(-AHEAD, False), (500, False), (60_000, True)])
+def test_claim_due_reports_only_a_clock_that_was_set_back_by_seconds(
+    store: Bench, ahead: int, is_reported: bool
 ) -> None:
     put(store, "a", look=FAR)
     then = str(store.now_ms() + ahead)
     store.client.hset("delayq:clock", "ticked", then)
 
-    assert gate(store).claim_due(10, 100).set_back == (then if told else "")
+    assert gate(store).claim_due(10, 100).set_back == (then if is_reported else "")
 
 
-def test_entries_are_put_right_where_they_stand_as_read(store: Bench) -> None:
+def test_entries_with_a_late_look_are_corrected_and_paused_ones_stay(store: Bench) -> None:
     now = store.now_ms()
     for name in ("moved", "left", "same", "late"):
         put(store, name, look=FAR)
     put(store, "paused", look=FAR)
     store.client.zrem(LOOKS, "paused")
 
-    def right(name: str, record: str) -> Writing | None:
+    def correct(name: str, record: str) -> EntryWrite | None:
         return {
-            "moved": Writing(name, "old", "new\n{}", now + 5),
+            "moved": EntryWrite(name, "old", "new\n{}", now + 5),
             "left": None,
-            "same": Writing(name, "old", record, FAR),
-            "late": Writing(name, "old", record, now + 7),
-            "paused": Writing(name, "old", record, None),
+            "same": EntryWrite(name, "old", record, FAR),
+            "late": EntryWrite(name, "old", record, now + 7),
+            "paused": EntryWrite(name, "old", record, None),
         }[name]
 
-    gate(store).put_right(now, right)
+    gate(store).correct_looks(now, correct)
 
     records = store.client.hgetall(ENTRIES)
     assert kept(store)[1] == {b"moved": now + 5, b"left": FAR, b"same": FAR, b"late": now + 7}
@@ -268,7 +268,7 @@ def test_what_another_tick_holds_back_leaves_the_entry_as_said(
     held: dict[str, Any] = {"unique": "dperiodic", "policy": "k 0 0"}
     put(store)
     fire(store, shot(labelled("a:1", **held)))
-    gate(store).write([Writing("a", "new", "old\n{}", 5)])
+    gate(store).write([EntryWrite("a", "new", "old\n{}", 5)])
 
     assert fire(store, shot(labelled("a:2", **held), refused=refused)) == ["K"]
     assert kept(store) == ({b"a": stands}, {b"a": 60.0})

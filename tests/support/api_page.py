@@ -48,7 +48,7 @@ INTERNAL = {
     "Imported.expect",
     "Imported.refuse",
     "Paused.of",
-    "Periodic.look",
+    "Periodic.next_look_ms",
     "Periodic.pack",
     "Periodic.state",
     "Periodic.unpack",

@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from celery_delayq.model.envelope import Record
-from celery_delayq.model.lookup import StatusCode as Outcome
+from celery_delayq.model.lookup import StatusCode
 from celery_delayq.model.totals import kind_of
-from tests.support.model_schedule import ScheduleModel, StatusCode
+from tests.support.model_schedule import ModelDeadLetter, ScheduleModel
 
 
 @dataclass(kw_only=True)
 class DeadLetterModel(ScheduleModel):
     """One queue whose dead letters are known by their messages, which all differ."""
 
-    def dead_letter_of(self, message: bytes) -> StatusCode | None:
+    def dead_letter_of(self, message: bytes) -> ModelDeadLetter | None:
         """Return the dead letter with this message."""
         return next((each for each in self.dead if each.message == message), None)
 
@@ -26,7 +26,7 @@ class DeadLetterModel(ScheduleModel):
         self.counted["aside"] += 1
         self._add_dead_letter(message, reason, id, details)
 
-    def replay(self, message: bytes, id: str, due: int, record: Record, policy: str) -> Outcome:
+    def replay(self, message: bytes, id: str, due: int, record: Record, policy: str) -> StatusCode:
         """Publish a message in place of a dead letter."""
         dead_letter = self.dead_letter_of(message)
         if dead_letter is None:
@@ -36,7 +36,7 @@ class DeadLetterModel(ScheduleModel):
         self._forget_dead_letter(dead_letter)
         return "d"
 
-    def discard(self, message: bytes) -> Outcome:
+    def discard(self, message: bytes) -> StatusCode:
         """Delete a dead letter."""
         dead_letter = self.dead_letter_of(message)
         if dead_letter is None:
@@ -44,11 +44,11 @@ class DeadLetterModel(ScheduleModel):
         self._forget_dead_letter(dead_letter)
         return "d"
 
-    def _forget_dead_letter(self, dead_letter: StatusCode) -> None:
+    def _forget_dead_letter(self, dead_letter: ModelDeadLetter) -> None:
         self.dead.remove(dead_letter)
         self.gone.append(dead_letter.message)
 
-    def keep(self, dead_letter: StatusCode) -> Outcome:
+    def keep(self, dead_letter: ModelDeadLetter) -> StatusCode:
         """Restore a deleted dead letter."""
         self.registered = True
         if dead_letter in self.dead:

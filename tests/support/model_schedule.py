@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from celery_delayq.model.envelope import Record, task_field
-from celery_delayq.model.lookup import StatusCode as Outcome
+from celery_delayq.model.lookup import StatusCode
 from celery_delayq.model.publish_outcome import Put
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.leases import DeliveryCounts
@@ -22,10 +22,10 @@ from tests.support.model_tracking import NOW, Label, Place, Plan, Scheduled, Tra
 PAST = 10**9
 
 #: The outcome for several messages with one id: the first of these.
-_RANK: Sequence[Outcome] = ("r", "w", "c", "p", "d", "u")
+_RANK: Sequence[StatusCode] = ("r", "w", "c", "p", "d", "u")
 
 
-class StatusCode(NamedTuple):
+class ModelDeadLetter(NamedTuple):
     """A dead letter, under its requested id."""
 
     id: str
@@ -44,7 +44,7 @@ class ScheduleModel(Tracking):
     ready: dict[int, list[bytes]] = field(default_factory=dict)
     counts: dict[bytes, DeliveryCounts] = field(default_factory=dict)
     quarantined: list[tuple[int, bytes]] = field(default_factory=list)
-    dead: list[StatusCode] = field(default_factory=list)
+    dead: list[ModelDeadLetter] = field(default_factory=list)
     done: list[bytes] = field(default_factory=list)
     #: Messages that were cancelled, replaced, cleared or taken by stock workers.
     gone: list[bytes] = field(default_factory=list)
@@ -236,11 +236,11 @@ class ScheduleModel(Tracking):
     ) -> None:
         self.counts.pop(message, None)
         id = digest(message) if id is None else id
-        self.dead.append(StatusCode(id, reason, message, details))
+        self.dead.append(ModelDeadLetter(id, reason, message, details))
 
     # -- manage the schedule
 
-    def cancel(self, ids: Iterable[str], if_due: int | None = None) -> list[Outcome]:
+    def cancel(self, ids: Iterable[str], if_due: int | None = None) -> list[StatusCode]:
         """Cancel messages that are not leased."""
         self._forget_what_stock_took()
         found = [worst(self._cancel(*each, if_due) for each in self.find(id)) for id in ids]
@@ -251,7 +251,7 @@ class ScheduleModel(Tracking):
         if not any(self.ready.values()) and not self.quarantined:
             self.forget_waiting()
 
-    def _cancel(self, name: str, place: Place, if_due: int | None) -> Outcome:
+    def _cancel(self, name: str, place: Place, if_due: int | None) -> StatusCode:
         if place == "running":
             return "r"
         found = self.scheduled[name] if place == "scheduled" else self.waiting[name]
@@ -260,11 +260,11 @@ class ScheduleModel(Tracking):
         self._drop_entry(name, place)
         return "d"
 
-    def reschedule(self, id: str, due: int, if_due: int | None = None) -> Outcome:
+    def reschedule(self, id: str, due: int, if_due: int | None = None) -> StatusCode:
         """Move a scheduled entry."""
         return worst(self._move_to(name, place, due, if_due) for name, place in self.find(id))
 
-    def _move_to(self, name: str, place: Place, due: int, if_due: int | None) -> Outcome:
+    def _move_to(self, name: str, place: Place, due: int, if_due: int | None) -> StatusCode:
         if place != "scheduled":
             return "r" if place == "running" else "w"
         if if_due is not None and self.scheduled[name].due != if_due:
@@ -277,13 +277,15 @@ class ScheduleModel(Tracking):
 
     def run_now(
         self, ids: Iterable[str], if_due: int | None, dues: Mapping[str, int]
-    ) -> list[Outcome]:
+    ) -> list[StatusCode]:
         """Make scheduled entries the next to run; *dues* has the times of Redis' clock by name."""
         found = [worst(self._run(*each, if_due, dues) for each in self.find(id)) for id in ids]
         self.plan_look_after_removal()
         return found
 
-    def _run(self, name: str, place: Place, if_due: int | None, dues: Mapping[str, int]) -> Outcome:
+    def _run(
+        self, name: str, place: Place, if_due: int | None, dues: Mapping[str, int]
+    ) -> StatusCode:
         if place != "scheduled":
             return "r" if place == "running" else "w"
         entry = self.scheduled[name]
@@ -351,7 +353,7 @@ class ScheduleModel(Tracking):
         self.unseen -= 1
 
 
-def worst(outcomes: Iterable[Outcome]) -> Outcome:
+def worst(outcomes: Iterable[StatusCode]) -> StatusCode:
     """Return the outcome for several messages with one id."""
     return min(outcomes, key=_RANK.index, default="u")
 

@@ -12,7 +12,7 @@ from celery_delayq.model.envelope import LARGE_MESSAGE_BYTES, Record, task_field
 from celery_delayq.model.lookup import PAUSED_OFFSET_MS
 from celery_delayq.store.keys import Keys, Layout
 from tests.support.model import Leased, QueueModel
-from tests.support.model_schedule import StatusCode, digest
+from tests.support.model_schedule import ModelDeadLetter, digest
 from tests.support.model_tracking import Owner, Scheduled, Tracked, about
 
 _TRACKED = re.compile(rb"(!*\S+) (\d+) (.*)", re.DOTALL)
@@ -152,7 +152,7 @@ def _value(leased: Leased) -> bytes:
     return b"%d%b\n%b" % (leased.step, b"!" if leased.alone else b"", leased.message)
 
 
-def _dead_letter(id: bytes, data: bytes) -> StatusCode:
+def _dead_letter(id: bytes, data: bytes) -> ModelDeadLetter:
     found = DeadLetterRecord.unpack(id.partition(b"\0")[0].decode(), data)
     reason = "skipped" if found.reason.startswith("skipped: ") else found.reason
-    return StatusCode(found.id, reason, found.message, found.details)
+    return ModelDeadLetter(found.id, reason, found.message, found.details)

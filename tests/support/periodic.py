@@ -43,7 +43,7 @@ class counted(crontab):  # noqa: N801 - as Celery's
 
 
 def defined(every: Any = 10, **given: Any) -> Definition:
-    return Definition.checked(every, **{"name": "bell", "task": "tower.ring", **given})
+    return Definition.from_fields(every, **{"name": "bell", "task": "tower.ring", **given})
 
 
 def begun(every: Any = 10, **given: Any) -> Periodic:
@@ -79,7 +79,9 @@ def firing_of(
 ) -> Firing:
     """Return a look that schedules *ticks*; *then* is the next look, None if the entry ends."""
     passed = replace(entry.state, tick=then, status="ended" if then is None else "on")
-    done = replace(passed, last=ticks[-1], count=passed.count + len(ticks)) if ticks else passed
+    done = (
+        replace(passed, last_tick=ticks[-1], count=passed.count + len(ticks)) if ticks else passed
+    )
     return Firing(ticks, done, refused or passed, now)
 
 
@@ -116,5 +118,5 @@ def walk(entry: Periodic, gaps: list[int]) -> list[tuple[int, Ticks]]:
             entry = replace(entry, state=firing.then)
         found.append((now, () if firing is None else firing.ticks))
     ticks = [tick for _, some in found for tick in some]
-    assert (entry.state.count, entry.state.last) == (len(ticks), max(ticks, default=None))
+    assert (entry.state.count, entry.state.last_tick) == (len(ticks), max(ticks, default=None))
     return found

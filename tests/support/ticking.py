@@ -1,4 +1,4 @@
-"""Tickers inside the test process, and the ticks that they have stored."""
+"""Periodic runners inside the test process, and the ticks that they have stored."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from celery import Celery
 from redis import Redis
 
 from celery_delayq import DelayQ
-from celery_delayq.periodic.runner import Ticker
+from celery_delayq.periodic.runner import PeriodicRunner
 from celery_delayq.periodic.state import Periodic
-from celery_delayq.store.periodic import Writing
+from celery_delayq.store.periodic import EntryWrite
 
 
 def write_entries(delayq: DelayQ, *entries: Periodic, before: str = "") -> None:
     """Store entries unchanged; *before* is the first line of the stored ones."""
-    writings = [Writing(each.name, before, each.pack(), each.look) for each in entries]
+    writings = [EntryWrite(each.name, before, each.pack(), each.next_look_ms) for each in entries]
     assert {*delayq.store.periodic.write(writings)} == {"done"}
 
 
 @contextmanager
-def ticking(app: Celery, count: int = 1) -> Iterator[list[Ticker]]:
+def ticking(app: Celery, count: int = 1) -> Iterator[list[PeriodicRunner]]:
     """Run *count* tickers during the ``with`` block."""
-    tickers = [Ticker(app, deploy=False) for _ in range(count)]
+    tickers = [PeriodicRunner(app, deploy=False) for _ in range(count)]
     for ticker in tickers:
         ticker.start()
     try:

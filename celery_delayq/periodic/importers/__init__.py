@@ -7,7 +7,7 @@ run are caught up.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone, tzinfo
 from functools import partial
@@ -15,15 +15,15 @@ from typing import Literal
 
 from celery import Celery
 
-from celery_delayq.errors import DelayQError, InvalidSchedule
+from celery_delayq.errors import ConfigError, DelayQError, InvalidSchedule
 from celery_delayq.periodic import policy
 from celery_delayq.periodic.code_entries import definitions_of
 from celery_delayq.periodic.definition import Definition, definition_hash_of
 from celery_delayq.periodic.places import entries_of
 from celery_delayq.periodic.serialization import describe
 from celery_delayq.periodic.state import Periodic, PeriodicState
-from celery_delayq.periodic.wall_clock import moment_of, ms_of
-from celery_delayq.store.periodic import Writing
+from celery_delayq.periodic.wall_clock import datetime_of_ms, ms_of_datetime
+from celery_delayq.store.periodic import EntryWrite
 from celery_delayq.store.session import Session
 from celery_delayq.store.stores import Stores
 
@@ -35,7 +35,7 @@ Result = Literal["added", "replaced", "kept", "skipped", "refused"]
 _CLEANUP = "celery.backend_cleanup"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class FoundEntry:
     """An entry of another scheduler.
 
@@ -125,6 +125,18 @@ def code_of(app: Celery) -> dict[str, Definition | DelayQError]:
     return dict(definitions_of(app))
 
 
+def found_by(read: Callable[[FoundEntry], None], name: str) -> FoundEntry:
+    """Return an entry whose fields *read* sets. An error of *read* becomes its problem."""
+    found = FoundEntry(name=name)
+    try:
+        read(found)
+    except ConfigError as exc:
+        found.problem = str(exc)
+    except Exception as exc:  # entries of other schedulers are user data
+        found.problem = f"it is unreadable: {type(exc).__name__}: {exc}"
+    return found
+
+
 def in_utc(moment: datetime) -> datetime:
     """Return a moment in UTC. A moment without a time zone counts as UTC."""
     aware = moment.replace(tzinfo=timezone.utc) if moment.utcoffset() is None else moment
@@ -137,20 +149,20 @@ def begin_from(found: FoundEntry, definition: Definition, now: int, zone: tzinfo
     Its next tick is *found.next*, or the first tick after the last run. Ticks before *now* count as
     missed.
     """
-    last = None if found.last_run_at is None else ms_of(found.last_run_at)
-    since = last if found.since is None else ms_of(found.since)
+    last = None if found.last_run_at is None else ms_of_datetime(found.last_run_at)
+    since = last if found.since is None else ms_of_datetime(found.since)
     if since is None:
-        since = now if definition.start is None else ms_of(definition.start)
+        since = now if definition.start is None else ms_of_datetime(definition.start)
         after = now
     else:
         after = since if last is None else last
-    known = None if found.next is None else ms_of(found.next)
+    known = None if found.next is None else ms_of_datetime(found.next)
     if known is not None:
         after = max(after, min(known - 1, now))
     state = PeriodicState(
         definition_hash=definition_hash_of(definition),
         anchor=since,
-        last=last,
+        last_tick=last,
         count=found.total_run_count,
         status="paused",
     )
@@ -191,22 +203,22 @@ def _take(
     #: Records that this call has written. If a reply is lost, the next attempt finds one of them.
     sent: dict[str, Result] = {}
 
-    def edit(stores: Stores, there: str | None) -> Writing | None:
+    def edit(stores: Stores, there: str | None) -> EntryWrite | None:
         nonlocal result
         result = sent.get(there or "", "kept")
         if there is not None and (there in sent or not replacing):
             return None
         now = stores.now_ms()
-        entry = begin_from(_later(found, there), definition, now, zone)
+        entry = begin_from(_with_later_run(found, there), definition, now, zone)
         if entry.status == "ended":
             raise _Over(f"it is over: {describe(definition.schedule)} is never due from now on")
-        if definition.end is not None and ms_of(definition.end) <= now:
+        if definition.end is not None and ms_of_datetime(definition.end) <= now:
             raise _Over(f"it is over since {definition.end.isoformat()}")
         record = entry.pack()
         if record == there:
             return None
         result = sent[record] = "added" if there is None else "replaced"
-        return Writing(found.name, (there or "").partition("\n")[0], record, entry.look)
+        return EntryWrite(found.name, (there or "").partition("\n")[0], record, entry.next_look_ms)
 
     def write(stores: Stores) -> None:
         gate = entries_of(session.app, stores)
@@ -228,13 +240,13 @@ class _Over(Exception):
     """The entry is never due again."""
 
 
-def _later(found: FoundEntry, there: str | None) -> FoundEntry:
+def _with_later_run(found: FoundEntry, there: str | None) -> FoundEntry:
     """Return *found* with the last run and count of the stored entry, if its last run is later."""
     try:
         state = PeriodicState.read((there or "").partition("\n")[0])
     except DelayQError:
         return found
-    last = None if state.last is None else moment_of(state.last)
+    last = None if state.last_tick is None else datetime_of_ms(state.last_tick)
     if last is None or (found.last_run_at is not None and found.last_run_at >= last):
         return found
     return replace(

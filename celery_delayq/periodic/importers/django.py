@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
 from celery import Celery
@@ -13,7 +13,7 @@ from sqlalchemy import Connection, column, inspect, select, table, text
 
 from celery_delayq.errors import ConfigError, TransferError
 from celery_delayq.periodic.definition import Definition
-from celery_delayq.periodic.importers import FoundEntry, in_utc
+from celery_delayq.periodic.importers import FoundEntry, found_by, in_utc
 from celery_delayq.periodic.schedules import clocked
 from celery_delayq.periodic.wall_clock import MILLISECOND
 from celery_delayq.utils import foreign
@@ -60,7 +60,7 @@ def entries(app: Celery, url: str) -> Iterator[FoundEntry]:  # noqa: ARG001 - as
             kind: {row["id"]: row for row in _rows(connection, f"{kind}schedule", there)}
             for kind in _SCHEDULES
         }
-    return (_found(row, schedules) for row in rows)
+    return (found_by(partial(_read, row, schedules), str(row.get("name"))) for row in rows)
 
 
 def _rows(connection: Connection, name: str, there: set[str], order: str = "id") -> list[Row]:
@@ -72,37 +72,31 @@ def _rows(connection: Connection, name: str, there: set[str], order: str = "id")
     return [dict(row._mapping) for row in connection.execute(statement)]
 
 
-def _found(row: Row, schedules: Mapping[str, Mapping[Any, Row]]) -> FoundEntry:
-    found = FoundEntry(name=str(row.get("name")), enabled=bool(row.get("enabled", True)))
-    try:
-        if over := _over(row, found.enabled):
-            return replace(found, problem=over, over=True)
-        last, changed = _moment(row, "last_run_at"), _moment(row, "date_changed")
-        found = replace(
-            found,
-            last_run_at=last,
-            since=changed if found.enabled and last is None else None,
-            total_run_count=int(row.get("total_run_count") or 0),
-        )
-        when, zone = _schedule(row, schedules)
-        start = _moment(row, "start_time")
-        definition = Definition.checked(
-            when,
-            name=found.name,
-            task=row.get("task"),
-            args=_json(row, "args", []),
-            kwargs=_json(row, "kwargs", {}),
-            options=_options(row, found.name),
-            timezone=zone,
-            start=start,
-            end=_moment(row, "expires"),
-            max_runs=1 if row.get("one_off") else None,
-        )
-        return replace(found, definition=definition, since=_since(found, when, start))
-    except ConfigError as exc:
-        return replace(found, problem=str(exc))
-    except Exception as exc:  # crontabs and other columns are user data
-        return replace(found, problem=f"it is unreadable: {type(exc).__name__}: {exc}")
+def _read(row: Row, schedules: Mapping[str, Mapping[Any, Row]], found: FoundEntry) -> None:
+    found.enabled = bool(row.get("enabled", True))
+    found.problem = _over(row, found.enabled)
+    found.over = found.problem is not None
+    if found.over:
+        return
+    changed = _moment(row, "date_changed")
+    found.last_run_at = _moment(row, "last_run_at")
+    found.since = changed if found.enabled and found.last_run_at is None else None
+    found.total_run_count = int(row.get("total_run_count") or 0)
+    when, zone = _schedule(row, schedules)
+    start = _moment(row, "start_time")
+    found.definition = Definition.from_fields(
+        when,
+        name=found.name,
+        task=row.get("task"),
+        args=_json(row, "args", []),
+        kwargs=_json(row, "kwargs", {}),
+        options=_options(row, found.name),
+        timezone=zone,
+        start=start,
+        end=_moment(row, "expires"),
+        max_runs=1 if row.get("one_off") else None,
+    )
+    found.since = _since(found, when, start)
 
 
 def _over(row: Row, enabled: bool) -> str | None:
@@ -159,30 +153,30 @@ def _options(row: Row, name: str) -> dict[str, Any]:
     return options
 
 
-def _json(row: Row, what: str, expected: Any) -> Any:
-    """Return the JSON in a column, or *expected* if the column is empty."""
+def _json(row: Row, field: str, expected: Any) -> Any:
+    """Return the JSON in a column, or *expected* if the field is empty."""
     try:
-        found = foreign.loads(row.get(what) or "null")
+        found = foreign.loads(row.get(field) or "null")
     except (ValueError, TypeError) as exc:
-        raise ConfigError(f"{what}={row.get(what)!r}: expected JSON, {exc}") from exc
+        raise ConfigError(f"{field}={row.get(field)!r}: expected JSON, {exc}") from exc
     if found is None:
         return expected
     if not isinstance(found, type(expected)):
         kind = "a list" if isinstance(expected, list) else "an object"
-        raise ConfigError(f"{what}={row.get(what)!r}: expected {kind} in JSON")
+        raise ConfigError(f"{field}={row.get(field)!r}: expected {kind} in JSON")
     return found
 
 
-def _moment(row: Row, what: str) -> datetime | None:
+def _moment(row: Row, field: str) -> datetime | None:
     """Return the moment in a column, in UTC."""
-    found = row.get(what)
+    found = row.get(field)
     if isinstance(found, str):
         try:
             found = datetime.fromisoformat(found)
         except ValueError as exc:
-            raise ConfigError(f"{what}={found!r}: expected a date and time, {exc}") from exc
+            raise ConfigError(f"{field}={found!r}: expected a date and time, {exc}") from exc
     if found is None:
         return None
     if not isinstance(found, datetime):
-        raise ConfigError(f"{what}={found!r}: expected a date and time")
+        raise ConfigError(f"{field}={found!r}: expected a date and time")
     return in_utc(found)

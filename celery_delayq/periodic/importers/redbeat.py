@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from datetime import datetime, timedelta, timezone, tzinfo
+from functools import partial
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -18,7 +18,7 @@ from redis.sentinel import Sentinel
 from celery_delayq.errors import ConfigError
 from celery_delayq.integration.beat_guard import redbeat_setting
 from celery_delayq.periodic.definition import Definition
-from celery_delayq.periodic.importers import FoundEntry, code_of
+from celery_delayq.periodic.importers import FoundEntry, code_of, found_by
 from celery_delayq.periodic.rrule import rrule
 from celery_delayq.store.session import Session
 from celery_delayq.utils import foreign
@@ -77,7 +77,7 @@ def entries(app: Celery, url: str | None = None, prefix: str | None = None) -> I
                 records = pipe.execute(raise_on_error=False)
             for key, record in zip(page, records, strict=True):
                 name = _text(key).removeprefix(prefix)
-                found = _found(name, record, app.timezone)
+                found = found_by(partial(_read, record, app.timezone), name)
                 if found.name in statics and found.name not in code:
                     problem = "it is not in the code any more; RedBeat forgets it, too"
                     found = FoundEntry(name=found.name, problem=problem, over=True)
@@ -116,39 +116,31 @@ def _text(given: bytes | str) -> str:
 # -- records
 
 
-def _found(name: str, record: Any, zone: tzinfo) -> FoundEntry:
+def _read(record: Any, zone: tzinfo, found: FoundEntry) -> None:
     if isinstance(record, Exception):
-        return FoundEntry(name=name, problem=f"it is not a key of RedBeat: {record}")
+        raise ConfigError(f"it is not a key of RedBeat: {record}")
     text, meta_text = record
     if text is None:
-        problem = "its key is gone; RedBeat forgets it, too"
-        return FoundEntry(name=name, problem=problem, over=True)
-    found = FoundEntry(name=name)
-    try:
-        data = _decoded(text)
-        found = replace(
-            found, name=str(data.get("name") or name), enabled=bool(data.get("enabled", True))
-        )
-        meta = _decoded(meta_text) if meta_text else {}
-        last, count = meta.get("last_run_at"), meta.get("total_run_count") or 0
-        if not (last is None or isinstance(last, datetime)) or not isinstance(count, int):
-            raise ConfigError(f"meta={meta!r}: expected last_run_at and total_run_count")
-        found = replace(found, last_run_at=last, total_run_count=max(0, count))
-        when, zone_name = _schedule(data.get("schedule"), zone)
-        definition = Definition.checked(
-            when,
-            name=found.name,
-            task=data.get("task"),
-            args=data.get("args") or (),
-            kwargs=data.get("kwargs") or {},
-            options=data.get("options") or {},
-            timezone=zone_name,
-        )
-    except ConfigError as exc:
-        return replace(found, problem=str(exc))
-    except Exception as exc:  # crontabs and rules are user data
-        return replace(found, problem=f"it is unreadable: {type(exc).__name__}: {exc}")
-    return replace(found, definition=definition)
+        found.problem, found.over = "its key is gone; RedBeat forgets it, too", True
+        return
+    data = _decoded(text)
+    found.name = str(data.get("name") or found.name)
+    found.enabled = bool(data.get("enabled", True))
+    meta = _decoded(meta_text) if meta_text else {}
+    last, count = meta.get("last_run_at"), meta.get("total_run_count") or 0
+    if not (last is None or isinstance(last, datetime)) or not isinstance(count, int):
+        raise ConfigError(f"meta={meta!r}: expected last_run_at and total_run_count")
+    found.last_run_at, found.total_run_count = last, max(0, count)
+    when, zone_name = _schedule(data.get("schedule"), zone)
+    found.definition = Definition.from_fields(
+        when,
+        name=found.name,
+        task=data.get("task"),
+        args=data.get("args") or (),
+        kwargs=data.get("kwargs") or {},
+        options=data.get("options") or {},
+        timezone=zone_name,
+    )
 
 
 def _decoded(text: bytes | str) -> dict[str, Any]:

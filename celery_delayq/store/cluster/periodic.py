@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 
-from celery_delayq.store.periodic import ActiveVersion, PeriodicStore, Writing, WrittenEntries
+from celery_delayq.store.periodic import ActiveVersion, EntryWrite, PeriodicStore, WrittenEntries
 from celery_delayq.store.stores import Stores
 
 
@@ -19,11 +19,11 @@ class PeriodicStores:
     ----------
     stores : Stores
         The stores.
-    queue_of : Callable[[Writing], str]
+    queue_of : Callable[[EntryWrite], str]
         Returns the queue of a new entry.
     """
 
-    def __init__(self, stores: Stores, queue_of: Callable[[Writing], str]) -> None:
+    def __init__(self, stores: Stores, queue_of: Callable[[EntryWrite], str]) -> None:
         self._stores, self._queue_of = stores, queue_of
         self._gates = [store.periodic for store in stores]
 
@@ -35,7 +35,7 @@ class PeriodicStores:
         """Yield name and record of every entry, unordered; some may come twice."""
         return chain.from_iterable(gate.all() for gate in self._gates)
 
-    def edit(self, name: str, edit: Callable[[str | None], Writing | None]) -> str | None:
+    def edit(self, name: str, edit: Callable[[str | None], EntryWrite | None]) -> str | None:
         """Change an entry by a function of its record, as :meth:`PeriodicStore.edit` does."""
         while True:
             gate, before = self._find(name)
@@ -46,7 +46,7 @@ class PeriodicStores:
     def edit_many(
         self,
         names: Sequence[str],
-        edit: Callable[[str, str | None], Writing | None],
+        edit: Callable[[str, str | None], EntryWrite | None],
         check: Callable[[], object],
     ) -> Iterator[int]:
         """Change entries one after the other, as :meth:`PeriodicStore.edit_many` does."""
@@ -84,7 +84,7 @@ class PeriodicStores:
                 return gate, record
         return None, None
 
-    def _write(self, gate: PeriodicStore | None, writing: Writing) -> bool:
+    def _write(self, gate: PeriodicStore | None, writing: EntryWrite) -> bool:
         """Write an entry in its store. Return whether its state was the expected one."""
         if gate is None:
             gate = self._stores.of(self._queue_of(writing)).periodic

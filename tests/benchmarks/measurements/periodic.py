@@ -14,7 +14,7 @@ from datetime import timezone
 from celery_delayq.periodic import policy
 from celery_delayq.periodic.definition import Definition
 from celery_delayq.periodic.runner import CLAIM_MS
-from celery_delayq.store.periodic import Writing
+from celery_delayq.store.periodic import EntryWrite
 
 from ..bench import OURS, STOCK, Bench, Side, Station, percentile
 from ..model import Better, Figure, Row, Target, below, measurement
@@ -82,13 +82,13 @@ def _enter(station: Station, entries: int, ticking: int) -> None:
     """Make periodic entries. Those that tick each second do so one after the other."""
     with station.delayq() as delayq:
         gate = delayq.store.periodic
-        writings: list[Writing] = []
+        writings: list[EntryWrite] = []
         # Ticking entries are written last, so that they are not late before workers start.
         for n in reversed(range(entries)):
             ticks = n < ticking
             if not writings:
                 now = delayq.store.now_ms()
-            definition = Definition.checked(
+            definition = Definition.from_fields(
                 1.0 if ticks else 86_400.0,
                 name=f"customer-{n}-report",
                 task="bench.tick",
@@ -97,7 +97,7 @@ def _enter(station: Station, entries: int, ticking: int) -> None:
             )
             after = BEFORE_MS + n * 1000 // ticking if ticks else 0
             entry = policy.begin(definition, now + after, timezone.utc)
-            writings.append(Writing(entry.name, "", entry.pack(), entry.look))
+            writings.append(EntryWrite(entry.name, "", entry.pack(), entry.next_look_ms))
             if len(writings) == BATCH or n == 0:
                 gate.write(writings)
                 writings.clear()

@@ -15,7 +15,7 @@ from celery_delayq.periodic import policy as periodic
 from celery_delayq.periodic.definition import Definition
 from celery_delayq.periodic.state import Periodic
 from celery_delayq.store.keys import Layout
-from celery_delayq.store.periodic import Writing
+from celery_delayq.store.periodic import EntryWrite
 from celery_delayq.store.schedule import Store
 from tests.support.drift import FAR, SETTINGS, by_kind, lease, look, numbers, repaired, schedule
 from tests.support.keyspace import snapshot
@@ -97,9 +97,9 @@ def enter(store: Store, *names: str) -> None:
     """Make periodic entries that tick once an hour."""
     now = store.now_ms()
     for name in names:
-        definition = Definition.checked(3600, name=name, task="t")
+        definition = Definition.from_fields(3600, name=name, task="t")
         entry = periodic.begin(definition, now, dt.timezone.utc)
-        store.periodic.write([Writing(name, "", entry.pack(), entry.look)])
+        store.periodic.write([EntryWrite(name, "", entry.pack(), entry.next_look_ms)])
 
 
 def test_a_periodic_entry_that_nobody_looks_at_is_looked_at(store: Store, redis: Redis) -> None:
@@ -107,7 +107,7 @@ def test_a_periodic_entry_that_nobody_looks_at_is_looked_at(store: Store, redis:
     [(_, record)] = [each for each in store.periodic.all() if each[0] == "a"]
     paused = periodic.pause(Periodic.unpack("a", record))
     line = record.partition("\n")[0]
-    store.periodic.write([Writing("a", line, paused.pack(), paused.look)])
+    store.periodic.write([EntryWrite("a", line, paused.pack(), paused.next_look_ms)])
     assert look(store).findings == []
     redis.delete("delayq:periodic_at")
 

@@ -14,7 +14,7 @@ from celery_delayq.model.envelope import Due
 from celery_delayq.periodic import policy
 from celery_delayq.periodic.definition import Definition
 from celery_delayq.store.keys import Layout
-from celery_delayq.store.periodic import Writing
+from celery_delayq.store.periodic import EntryWrite
 from celery_delayq.store.schedule import Store
 from tests.support.drift import FAR, labelled, lease, look, numbers, pause_due, put
 from tests.support.leases import ack
@@ -23,9 +23,9 @@ Dump = Mapping[bytes, bytes]
 
 
 def add_periodic(store: Store, name: str) -> None:
-    definition = Definition.checked(3600, name=name, task="t")
+    definition = Definition.from_fields(3600, name=name, task="t")
     entry = policy.begin(definition, store.now_ms(), dt.timezone.utc)
-    store.periodic.write([Writing(name, "", entry.pack(), entry.look)])
+    store.periodic.write([EntryWrite(name, "", entry.pack(), entry.next_look_ms)])
 
 
 def acquire(store: Store, request: str, number: int) -> None:

@@ -139,7 +139,7 @@ def publish_batch(stage: Stage, **options: Any) -> int:
 def fire(stage: Stage) -> int:
     """Fire all periodic entries, as if the time of each had come."""
     found = stage.delayq.periodic.list()
-    with TickScheduler(stage.app) as scheduler:
+    with TickScheduler(stage.app, stage.delayq.session.stores) as scheduler:
         firings = [
             (entry, firing)
             for entry in found

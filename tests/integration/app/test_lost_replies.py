@@ -122,7 +122,7 @@ def nothing(_: Stage) -> None:
 
 
 def taken_over(delayq: DelayQ, _: Stage) -> list[str]:
-    definition = Definition.checked(
+    definition = Definition.from_fields(
         3600, zone=timezone.utc, name="found", task="tasks.add", start=ETA
     )
     found = FoundEntry(name="found", definition=definition)

@@ -23,7 +23,7 @@ from celery_delayq.embedded import EmbeddedRedis
 from celery_delayq.integration import beat_guard
 from celery_delayq.integration.pauses_and_revokes import Controls
 from celery_delayq.model.envelope import with_skip_after
-from celery_delayq.periodic.runner import Ticker
+from celery_delayq.periodic.runner import PeriodicRunner
 from celery_delayq.settings import Limits, Settings
 from celery_delayq.store.keys import Keys, Layout
 from celery_delayq.store.leases import AcquireReply
@@ -205,7 +205,7 @@ def periodic(world: World) -> Iterator[None]:
     delayq.periodic.add("often", 0.5, "note")
 
     def start() -> Callable[[], None]:
-        ticker = Ticker(app, deploy=False)
+        ticker = PeriodicRunner(app, deploy=False)
         ticker.start()
         return ticker.stop
 

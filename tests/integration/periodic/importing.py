@@ -20,7 +20,7 @@ from celery_delayq import DelayQ
 from celery_delayq.periodic.definition import Definition, definition_hash_of
 from celery_delayq.periodic.importers import FoundEntry, take_over
 from celery_delayq.periodic.state import Periodic, PeriodicState, Status
-from celery_delayq.periodic.wall_clock import ms_of
+from celery_delayq.periodic.wall_clock import ms_of_datetime
 from celery_delayq.store.session import Session
 from tests.support import TIMEOUT
 from tests.support.periodic import UTC
@@ -63,9 +63,9 @@ def state(
         definition,
         PeriodicState(
             definition_hash=definition_hash_of(definition),
-            anchor=ms_of(anchor),
+            anchor=ms_of_datetime(anchor),
             tick=tick,
-            last=None if last is None else ms_of(last),
+            last_tick=None if last is None else ms_of_datetime(last),
             count=count,
             status=status,
         ),

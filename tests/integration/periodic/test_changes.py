@@ -51,7 +51,7 @@ def definition_of(delayq: DelayQ, name: str = "report") -> Definition:
 
 
 def plain(**given: Any) -> Definition:
-    return Definition.checked(3600, name="report", task="shop.report", **given)
+    return Definition.from_fields(3600, name="report", task="shop.report", **given)
 
 
 def test_none_unsets_what_was_said(delayq: DelayQ) -> None:
@@ -179,7 +179,7 @@ def test_an_offset_and_a_duration_are_what_they_are(delayq: DelayQ, cli: Command
 
 def ended(name: str, **given: Any) -> Periodic:
     past = datetime(2001, 1, 1, tzinfo=UTC)
-    definition = Definition.checked(past, name=name, task="shop.report", **given)
+    definition = Definition.from_fields(past, name=name, task="shop.report", **given)
     return begin(definition, 10**12, UTC)
 
 

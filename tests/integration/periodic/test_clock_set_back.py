@@ -30,7 +30,7 @@ NEAR = 10_000
 def fire_an_hour_ahead(delayq: DelayQ, every: Any, **given: Any) -> Periodic:
     """Write an entry as it stands after an hour that has not come yet, and return it."""
     now = delayq.store.now_ms()
-    definition = Definition.checked(every, task="tasks.add", **given)
+    definition = Definition.from_fields(every, task="tasks.add", **given)
     entry = policy.begin(definition, now, timezone.utc)
     firing = policy.fire(entry, now + HOUR, timezone.utc)
     assert firing is not None
@@ -60,7 +60,7 @@ def test_an_interval_goes_on_from_now(
     assert "minutely" not in ticks
     minutely_now, entry = delayq.periodic.list()
     assert minutely_now == before
-    assert entry.state.last == max(ticks["often"])
+    assert entry.state.last_tick == max(ticks["often"])
     assert entry.state.tick is not None
     assert entry.state.tick < now + NEAR
     assert int(client.hget("delayq:clock", "ticked") or 0) <= now

@@ -19,7 +19,7 @@ from celery_delayq import DelayQ
 from celery_delayq.periodic import code_entries, code_version, definition
 from celery_delayq.periodic.code_entries import definitions_of
 from celery_delayq.periodic.definition import Definition
-from celery_delayq.periodic.runner import Ticker
+from celery_delayq.periodic.runner import PeriodicRunner
 from celery_delayq.testing import wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.apps.periodic_tasks import StartWorker, start
@@ -94,7 +94,7 @@ def test_two_versions_side_by_side_do_not_fight(
 # -- logs, and the ticks of removed entries
 
 
-def test_what_a_deploy_changed_is_told_by_name(
+def test_a_deploy_logs_the_names_of_changed_entries(
     make_shop: MakeShop, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, code_version.__name__)
@@ -123,7 +123,7 @@ def test_ticks_of_what_a_deploy_removes_are_taken_out_of_the_schedule(
     def scheduled() -> list[str]:
         return sorted(each.id.rpartition(":")[0] for each in delayq.entries())
 
-    ticker = Ticker(one, deploy=False)
+    ticker = PeriodicRunner(one, deploy=False)
     ticker.start()
     all_of_both = ["gone"] * 6 + ["stays"] * 6
     wait_until(lambda: scheduled() == all_of_both, TIMEOUT, "an hour of both is scheduled")

@@ -171,12 +171,12 @@ def test_ticks_that_come_each_ms_keep_no_other_from_being_fired(
     stored = stored_ticks(delayq_redis.client)
     expect_each_once(stored, begun)
     assert {name: len(ticks) for name, ticks in stored.items()} == counts(delayq)
-    due_at = begun["other"].look or 0
+    due_at = begun["other"].next_look_ms or 0
     for firings in filter(None, looks):
         made = {entry.name: replace(entry, state=firing.then) for entry, firing in firings}
         assert max(len(firing.ticks) for _, firing in firings) <= policy.MAX_TICKS_PER_LOOK
         assert "other" in made or due_at > firings[0][1].now, "the other one was left out"
-        due_at = made["other"].look or 0 if "other" in made else due_at
+        due_at = made["other"].next_look_ms or 0 if "other" in made else due_at
 
 
 # -- one that comes late
@@ -215,7 +215,8 @@ def test_a_dispatcher_that_is_late_puts_nothing_into_any_of_several_queues(
 ) -> None:
     """Also when the tasks have ended meanwhile, of which no id is known any more."""
     known, client = looked_at(due), delayq_redis.client
-    with TickScheduler(app) as first, TickScheduler(app) as second:
+    stores = delayq.session.stores
+    with TickScheduler(app, stores) as first, TickScheduler(app, stores) as second:
         assert first.fire(delayq.store, [known]) == ["r"]
         assert in_both(client) == in_each("two", due.state.tick)
         end_tasks(client)
@@ -232,7 +233,7 @@ def test_where_the_first_of_several_queues_is_broken_a_tick_is_in_none_and_comes
 ) -> None:
     client = delayq_redis.client
     client.set("{paper}:tasks", "no sorted set")
-    with TickScheduler(app) as scheduler:
+    with TickScheduler(app, delayq.session.stores) as scheduler:
         with pytest.raises(ResponseError, match="WRONGTYPE"):
             scheduler.fire(delayq.store, [looked_at(due)])
         assert in_both(client) == NOWHERE
@@ -254,7 +255,7 @@ def test_in_another_of_several_queues_that_is_broken_a_tick_is_a_dead_letter(
     """To fire it again would have it come twice in the first."""
     known, client = looked_at(due), delayq_redis.client
     client.set("{radio}:tasks", "no sorted set")
-    with TickScheduler(app) as scheduler:
+    with TickScheduler(app, delayq.session.stores) as scheduler:
         assert scheduler.fire(delayq.store, [known]) == ["r"]
         assert stored_ticks(client, "paper") == {"two": [due.state.tick]}
         assert "Queue 'radio' refused ticks of periodic entry 'two'" in caplog.text
@@ -277,7 +278,7 @@ def test_a_full_server_leaves_a_tick_of_several_queues_to_be_fired(
 ) -> None:
     client = delayq_redis.client
     before = delayq.periodic.add("before", 3600, "note", **BOTH)
-    with TickScheduler(app) as scheduler:
+    with TickScheduler(app, delayq.session.stores) as scheduler:
         # Queues are declared with the first message, for which there has to be room.
         scheduler.fire(delayq.store, [looked_at(write_due(delayq, before, due.state.tick or 0))])
         end_tasks(client)
@@ -298,7 +299,7 @@ def test_what_waits_for_its_first_queue_is_in_none_of_the_others_meanwhile(
 ) -> None:
     client = delayq_redis.client
     delayq.periodic.add("two", 3600, "note", overlap="queue_one", **BOTH)
-    with TickScheduler(app) as scheduler:
+    with TickScheduler(app, delayq.session.stores) as scheduler:
         for answer in ("r", "K"):
             [entry] = delayq.periodic.list()
             entry = write_due(delayq, entry, delayq.store.now_ms())
@@ -329,7 +330,8 @@ def test_redis_is_killed_and_comes_back_while_ticks_are_fired(
         back = delayq.store.now_ms()
         wait_until(
             lambda: (
-                ((delayq.periodic.get("often") or entry).state.last or 0) > back + 2 * TICK_AHEAD_MS
+                ((delayq.periodic.get("often") or entry).state.last_tick or 0)
+                > back + 2 * TICK_AHEAD_MS
             ),
             TIMEOUT,
             "it goes on",

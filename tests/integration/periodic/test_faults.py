@@ -19,7 +19,7 @@ from celery_delayq.periodic import policy
 from celery_delayq.periodic.definition import Definition
 from celery_delayq.periodic.schedules import register
 from celery_delayq.periodic.state import Periodic
-from celery_delayq.store.periodic import PeriodicStore, Writing
+from celery_delayq.store.periodic import EntryWrite, PeriodicStore
 from celery_delayq.testing import ManagedProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.apps.periodic_tasks import Diary, StartWorker, start
@@ -39,7 +39,7 @@ DelayQ(app)
 
 def begin(delayq: DelayQ, every: float, name: str, task: str, source: str = "api") -> Periodic:
     """Return an entry that begins now; it is not stored."""
-    definition = Definition.checked(every, name=name, task=task, source=source)
+    definition = Definition.from_fields(every, name=name, task=task, source=source)
     return policy.begin(definition, delayq.store.now_ms(), timezone.utc)
 
 
@@ -47,7 +47,7 @@ def write_form(delayq: DelayQ, name: str, form: str) -> PeriodicStore:
     """Write an entry that is due, whose schedule has a form that calls would refuse."""
     gate = delayq.store.periodic
     record = begin(delayq, 1, name, "note").pack().replace('{"every":1}', form)
-    gate.write([Writing(name, "", record, 1)])
+    gate.write([EntryWrite(name, "", record, 1)])
     return gate
 
 

@@ -15,7 +15,7 @@ from celery.schedules import crontab, schedule, solar
 from celery_delayq import DelayQ
 from celery_delayq.periodic.code_version import Deployment
 from celery_delayq.periodic.importers import redbeat
-from celery_delayq.periodic.wall_clock import ms_of
+from celery_delayq.periodic.wall_clock import ms_of_datetime
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.apps.periodic_tasks import Diary, StartWorker, start
 from tests.integration.periodic.conftest import MakeShop
@@ -64,14 +64,14 @@ def test_entries_that_were_taken_over_are_fired_and_their_ticks_not_again(
     assert after.state.anchor == before.state.anchor
     assert len(ticks) == len({*ticks})
     assert {after - before for before, after in pairwise(ticks[1:])} == {500}
-    assert {(tick - ms_of(at)) % 500 for tick in ticks} == {0}
+    assert {(tick - ms_of_datetime(at)) % 500 for tick in ticks} == {0}
     assert diary.ticks("ancient") == caught_up, "it is caught up by one"
-    assert (caught_up[0] - ms_of(ancient)) % HOUR == 0
+    assert (caught_up[0] - ms_of_datetime(ancient)) % HOUR == 0
     assert 0 <= diary.now() * 1000 - caught_up[0] <= HOUR + MINUTE
     assert diary.ticks("off") == []
 
 
-def test_one_takes_the_place_of_another_only_when_told_to(app: Celery) -> None:
+def test_only_replace_replaces_an_entry(app: Celery) -> None:
     mine = DelayQ.of(app).periodic.add("a", 60, "note", ["mine"])
     at = ago(minutes=30)
     save(app, "a", schedule(3600), at)
@@ -83,7 +83,7 @@ def test_one_takes_the_place_of_another_only_when_told_to(app: Celery) -> None:
     assert results(app, redbeat.entries(app), replace=True) == {"a": "replaced"}
 
     definition = defined("a", schedule(3600))
-    assert entries(app) == [state(definition, at, ms_of(at) + HOUR, at)]
+    assert entries(app) == [state(definition, at, ms_of_datetime(at) + HOUR, at)]
 
 
 # -- on the command line
@@ -203,7 +203,7 @@ def test_of_a_list_code_is_as_it_is_now_and_what_calls_made_as_it_was(
         ("django-celery-beat", "mysql://root:hunter2@localhost/shop", 2, "mysql"),
     ],
 )
-def test_a_place_where_there_is_none_is_told(
+def test_a_source_without_entries_is_an_error(
     app: Celery, source: str, place: str, code: int, told: str
 ) -> None:
     done = CommandLine(app)("periodic", "import", "--from", source, place)

@@ -18,7 +18,7 @@ from celery_delayq import DelayQ
 from celery_delayq.errors import ConfigError
 from celery_delayq.periodic.code_version import Deployment
 from celery_delayq.periodic.importers import beat
-from celery_delayq.periodic.wall_clock import ms_of
+from celery_delayq.periodic.wall_clock import ms_of_datetime
 from tests.integration.periodic.conftest import MakeShop
 from tests.integration.periodic.importing import (
     TASK,
@@ -55,11 +55,11 @@ def test_entries_of_beat_go_on_in_their_phase(zone: str, make_shop: MakeShop, fi
     codes = {entry.name: entry.definition for entry in (new, ran, waits)}
     assert {each.source for each in codes.values()} == {"code shop"}
     at = {name: entry.last_run_at.astimezone(UTC) for name, entry in told.items()}
-    made = ms_of(at["new"])
+    made = ms_of_datetime(at["new"])
     assert new == state(codes["new"], at["new"], made + HOUR, None)
-    ms = ms_of(at["ran"])
+    ms = ms_of_datetime(at["ran"])
     assert ran == state(codes["ran"], at["ran"], ms + HOUR, at["ran"], 1)
-    ms = ms_of(at["waits"])
+    ms = ms_of_datetime(at["waits"])
     assert waits == state(codes["waits"], at["waits"], ms // HOUR * HOUR + HOUR, at["waits"], 1)
 
 
@@ -130,7 +130,7 @@ def test_what_pickles_name_is_not_called(app: Celery, file: Path) -> None:
     assert not made.exists()
 
 
-def test_a_damaged_file_is_told(app: Celery, file: Path) -> None:
+def test_a_damaged_file_is_an_error(app: Celery, file: Path) -> None:
     app.conf.beat_schedule = {"a": TASK}
     run_beat(app, file)
     for each in file.parent.iterdir():
@@ -140,7 +140,7 @@ def test_a_damaged_file_is_told(app: Celery, file: Path) -> None:
         beat.entries(app, file)
 
 
-def test_a_file_that_beat_has_open_is_told(app: Celery, file: Path) -> None:
+def test_a_file_that_beat_has_open_is_an_error(app: Celery, file: Path) -> None:
     app.conf.beat_schedule = {"a": TASK}
     run_beat(app, file)
     with next(file.parent.iterdir()).open("rb") as held:

@@ -14,7 +14,7 @@ from celery_delayq.errors import TransferError
 from celery_delayq.periodic.definition import Definition
 from celery_delayq.periodic.importers import django
 from celery_delayq.periodic.schedules import clocked
-from celery_delayq.periodic.wall_clock import moment_of, ms_of
+from celery_delayq.periodic.wall_clock import datetime_of_ms, ms_of_datetime
 from tests.integration.conftest import query
 from tests.integration.periodic.conftest import MakeShop
 from tests.integration.periodic.importing import (
@@ -47,7 +47,7 @@ def test_entries_of_django_go_on(app: Celery, database: str) -> None:
     assert skipped == {"ended", "done", "ran once"}
     assert set(said.values()) == {"added", "skipped"}
     at, then = datetime(2026, 1, 5, 7, 30, tzinfo=UTC), datetime(2040, 1, 1, tzinfo=UTC)
-    new, ms, end = noted(database, "new"), ms_of(at), ms_of(then)
+    new, ms, end = noted(database, "new"), ms_of_datetime(at), ms_of_datetime(then)
 
     def of(name: str, when: BaseSchedule, **given: Any) -> Definition:
         given.setdefault("options", {"headers": {"periodic_task_name": name}})
@@ -59,15 +59,15 @@ def test_entries_of_django_go_on(app: Celery, database: str) -> None:
     ran = of("ran", hour, args=("x", 1), kwargs={"y": [2]}, options=sent)
     cron = of("cron", crontab("5", "*/2"), timezone="America/New_York")
     by_name = {entry.name: entry for entry in entries(app)}
-    off = moment_of(by_name["off"].state.anchor)
+    off = datetime_of_ms(by_name["off"].state.anchor)
     sunset = by_name["sun"].state.tick
     assert sunset is not None
-    assert f"{moment_of(sunset):%F %H}" == "2026-01-05 15", "in Berlin, in winter"
+    assert f"{datetime_of_ms(sunset):%F %H}" == "2026-01-05 15", "in Berlin, in winter"
     assert entries(app) == [
         state(cron, at, ms + 95 * MINUTE, at),
         state(of("ends", hour, end=then), at, ms + HOUR, at),
         state(of("late", clocked(at), max_runs=1), at - timedelta(milliseconds=1), ms, None),
-        state(of("new", schedule(0.25)), new, ms_of(new) + 250, None),
+        state(of("new", schedule(0.25)), new, ms_of_datetime(new) + 250, None),
         state(of("off", hour), off, None, None, status="paused"),
         state(of("once", clocked(then), max_runs=1), noted(database, "once"), end, None),
         state(ran, at, ms + HOUR, at, 7),
@@ -98,7 +98,7 @@ def test_code_entries_in_django_are_as_the_code_says(make_shop: MakeShop, databa
     assert said["broken"] == "refused"
     assert said["celery.backend_cleanup"] == "skipped"
     a = entries(app)[0]
-    assert a == state(a.definition, at, ms_of(at) + HOUR, at)
+    assert a == state(a.definition, at, ms_of_datetime(at) + HOUR, at)
     assert (a.definition.source, a.definition.task) == ("code shop", "note")
 
 
@@ -125,10 +125,10 @@ def test_tables_of_older_versions(app: Celery, tmp_path: Path, migration: str) -
     at = datetime(2026, 1, 5, 7, 30, tzinfo=UTC)
     options = {"headers": {"periodic_task_name": "a"}}
     definition = defined("a", schedule(300), options=options)
-    assert entries(app) == [state(definition, at, ms_of(at) + 5 * MINUTE, at, 3)]
+    assert entries(app) == [state(definition, at, ms_of_datetime(at) + 5 * MINUTE, at, 3)]
 
 
-def test_what_is_wrong_in_django_is_told_and_the_others_go_on(app: Celery, database: str) -> None:
+def test_an_invalid_row_is_refused_and_the_others_are_imported(app: Celery, database: str) -> None:
     run_django(
         database,
         "made = dict(task='note', interval=IntervalSchedule.objects.create(every=5, "

@@ -19,7 +19,7 @@ from celery_delayq import DelayQ
 from celery_delayq.embedded import EmbeddedRedis
 from celery_delayq.errors import ConfigError
 from celery_delayq.periodic.importers import redbeat
-from celery_delayq.periodic.wall_clock import ms_of
+from celery_delayq.periodic.wall_clock import ms_of_datetime
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.integration.periodic.conftest import MakeShop
 from tests.integration.periodic.importing import (
@@ -53,7 +53,7 @@ def test_entries_of_redbeat_go_on(app: Celery) -> None:
     given: dict[str, Any] = {"args": ("x", 1), "kwargs": {"y": [2]}, "options": {"queue": "q"}}
     every = defined("every", schedule(3600), **given)
     rounded = defined("rounded", schedule(7200, relative=True))
-    ms = ms_of(at)
+    ms = ms_of_datetime(at)
     assert entries(app) == [
         state(cron, at, None, at, status="paused"),
         state(every, at, ms + HOUR, at),
@@ -71,7 +71,7 @@ def test_redbeats_own_count_is_kept(app: Celery) -> None:
 
     (found,) = entries(app)
     assert found.total_run_count == 3
-    assert found.state.last == ms_of(entry.last_run_at)
+    assert found.state.last_tick == ms_of_datetime(entry.last_run_at)
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,9 @@ def test_static_entries_of_redbeat_are_those_in_code(make_shop: MakeShop) -> Non
     assert said == {"stays": "added", "goes": "skipped", "dynamic": "added"}
     dynamic, stays = entries(app)
     assert (dynamic.definition.source, stays.definition.source) == ("api", "code shop")
-    assert stays == state(stays.definition, at, ms_of(at) + HOUR, at), "the code says how often"
+    assert stays == state(stays.definition, at, ms_of_datetime(at) + HOUR, at), (
+        "the code says how often"
+    )
 
 
 def test_other_keys_of_redbeat(make_shop: MakeShop, delayq_redis: RedisUnderTest) -> None:
@@ -176,7 +178,7 @@ def test_redbeat_behind_sentinels(
         assert results(app, redbeat.entries(app)) == {"a": "added"}
 
 
-def test_what_is_wrong_in_redbeat_is_told_and_the_others_go_on(
+def test_an_invalid_record_is_refused_and_the_others_are_imported(
     make_shop: MakeShop, delayq_redis: RedisUnderTest
 ) -> None:
     app = make_shop(coded=TASK)

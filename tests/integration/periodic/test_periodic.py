@@ -145,7 +145,7 @@ def test_an_answer_that_is_lost_makes_no_second_one(
     assert id is not None
     assert diary.ready() == [id]
     [found] = delayq.periodic.list()
-    assert found.state == replace(entry.state, manual=1, hand=id.partition(":")[2])
+    assert found.state == replace(entry.state, manual_runs=1, manual_id=id.partition(":")[2])
 
 
 def test_manual_runs_at_the_same_time_are_as_many_as_there_were_calls(

@@ -15,7 +15,7 @@ from celery_delayq.model.scheduled import Outcome
 from celery_delayq.periodic.definition import Overlap
 from celery_delayq.periodic.policy import upcoming
 from celery_delayq.periodic.state import Periodic
-from celery_delayq.periodic.wall_clock import moment_of
+from celery_delayq.periodic.wall_clock import datetime_of_ms
 from celery_delayq.testing import wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.apps.periodic_tasks import Diary, StartWorker, start
@@ -121,7 +121,7 @@ def test_what_an_entry_says_of_its_message_is_so_in_what_runs(
 
     found = diary.runs("id", "queue", "priority", "headers", "expires", "eta")
     for id, queue, priority, headers, expires, eta in found:
-        at = moment_of(int(id.partition(":")[2]))
+        at = datetime_of_ms(int(id.partition(":")[2]))
         assert (queue, priority, headers) == ("aside", 3, {"x-who": "me"})
         assert datetime.fromisoformat(eta) == at
         assert datetime.fromisoformat(expires) == at + timedelta(seconds=90.5)

@@ -52,7 +52,7 @@ def test_chains_of_a_group_belong_to_it(add: Any, delayq: DelayQ) -> None:
     assert delayq.count() == 1
 
 
-def test_a_chord_is_told_that_its_members_will_not_come(add: Any, delayq: DelayQ) -> None:
+def test_a_chord_fails_when_its_members_are_cancelled(add: Any, delayq: DelayQ) -> None:
     """Also of chains."""
     link = add.s(1, 1).set(countdown=300)
     for members in ([link, link], [chain(link, add.s(1)), chain(link, add.s(2))]):

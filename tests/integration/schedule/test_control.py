@@ -54,7 +54,7 @@ def test_bulk_changes_leave_what_was_moved_meanwhile(
 
 
 @pytest.mark.parametrize("priority", [None, 3])
-def test_progress_is_told_while_entries_are_found_and_then_changed(
+def test_progress_is_reported_while_entries_are_found_and_then_changed(
     delayq: DelayQ, monkeypatch: pytest.MonkeyPatch, priority: int | None
 ) -> None:
     monkeypatch.setattr(bulk, "PAGE_ENTRIES", 10)

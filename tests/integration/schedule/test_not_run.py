@@ -273,7 +273,7 @@ def test_result_backend_and_receivers_know_the_task(make_scene: Callable[..., No
     ]
 
 
-def test_whoever_waits_by_rpc_is_told(make_scene: Callable[..., NotRun]) -> None:
+def test_a_caller_that_waits_by_rpc_gets_the_error(make_scene: Callable[..., NotRun]) -> None:
     scene = make_scene(result_backend="rpc://", result_extended=False)
     ends = bring_about(scene)
     worker = scene.start(result_backend="rpc://")

@@ -67,7 +67,7 @@ def scene(app: Celery, delayq_redis: RedisUnderTest, delayq_worker: StartWorker)
 
 @pytest.mark.parametrize("late", [True, False], ids=["late", "early"])
 @pytest.mark.parametrize("pool", ["prefork", "threads", "gevent", "eventlet", "solo"])
-def test_each_run_is_told_once_with_how_it_has_ended(
+def test_each_run_is_in_the_history_once_with_its_end(
     pool: str, late: bool, app: Celery, scene: History
 ) -> None:
     app.control.revoke("revoked")
@@ -96,7 +96,9 @@ def test_each_run_is_told_once_with_how_it_has_ended(
     assert again.promoted is None or again.due <= again.promoted <= again.started
 
 
-def test_it_is_told_when_a_delayed_task_became_ready(delayq: DelayQ, scene: History) -> None:
+def test_a_run_has_the_time_at_which_a_delayed_task_became_ready(
+    delayq: DelayQ, scene: History
+) -> None:
     scene.start()
     wait_until(lambda: b"history" in delayq.store.registry().get("celery", b""), what="registered")
     due = datetime.now(timezone.utc) + timedelta(seconds=2.5)
@@ -122,7 +124,7 @@ def test_there_is_none_where_it_is_off(app: Celery, scene: History, redis: Redis
 
 @pytest.mark.parametrize("late", [True, False], ids=["late", "early"])
 @pytest.mark.parametrize("pool", ["prefork", "threads", "gevent", "solo"])
-def test_runs_that_end_during_a_warm_shutdown_are_told(
+def test_runs_that_end_during_a_warm_shutdown_are_in_the_history(
     pool: str, late: bool, delayq: DelayQ, scene: History
 ) -> None:
     worker = scene.start(pool, late=late)
@@ -135,7 +137,7 @@ def test_runs_that_end_during_a_warm_shutdown_are_told(
 
 
 @pytest.mark.parametrize("pool", ["prefork", "threads"])
-def test_after_kill_9_what_was_acknowledged_is_told_and_nothing_else(
+def test_after_kill_9_the_history_has_exactly_the_acknowledged_runs(
     pool: str, app: Celery, delayq: DelayQ, scene: History
 ) -> None:
     ids = [f"id-{n}" for n in range(3000)]

@@ -103,7 +103,9 @@ def test_scripts_that_the_server_forgets_are_sent_again(delayq: DelayQ, redis: R
 
 
 @pytest.mark.usefixtures("patient")
-def test_when_redis_stays_away_what_is_certain_is_told(redis: Redis, through: Through) -> None:
+def test_when_redis_stays_away_the_report_has_what_is_certain(
+    redis: Redis, through: Through
+) -> None:
     policy = {"max_retries": 2, "interval_start": 0, "interval_step": 0.01, "interval_max": 0.01}
     proxy, delayq = through(
         broker_transport_options={"connect_retries_timeout": 0.1},

@@ -166,7 +166,7 @@ def test_each_source_has_its_own(store: Bench) -> None:
     assert active(store, "one", source="a") == "one"
 
 
-def test_other_sources_that_are_about_are_told(store: Bench) -> None:
+def test_the_reply_names_other_live_sources(store: Bench) -> None:
     gate = store.periodic
     active(store, "two", source="b")
     active(store, "one", source="c")
@@ -190,7 +190,7 @@ def test_what_is_no_record_is_passed_over(version: str, garbage: str, store: Ben
 # -- what is written
 
 
-def test_what_is_noted_about_writing_is_told(store: Bench) -> None:
+def test_the_stored_mark_and_hashes_are_returned(store: Bench) -> None:
     gate = store.periodic
     assert gate.announce_version("code", "one", None, LONG).mark == ""
     assert gate.written_entries("code") == WrittenEntries("", {})

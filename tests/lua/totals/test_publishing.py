@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from celery_delayq.model.envelope import Entry
-from celery_delayq.store.periodic import EntryTicks, Writing
+from celery_delayq.store.periodic import EntryTicks, EntryWrite
 from tests.lua.bench import DEFAULT, QUEUE, Bench, entry, labelled
 from tests.lua.totals.counting import Counting
 
@@ -85,7 +85,7 @@ def test_imported_entries_are_accepted_once(twice: Bench, new: Counting) -> None
 
 def test_ticks_are_counted_by_outcome(twice: Bench, new: Counting) -> None:
     store, gauges = twice.periodic, twice.gauges
-    store.write([Writing("name", "", "line\n{}", 7)])
+    store.write([EntryWrite("name", "", "line\n{}", 7)])
 
     def fire(line: str, then: str, refused: str, *entries: Any) -> None:
         call = store.fire_call(QUEUE, [EntryTicks("name", line, then, 7, refused, 7, [*entries])])

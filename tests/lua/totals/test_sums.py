@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from celery_delayq.store.dead_letters import Replay
-from celery_delayq.store.periodic import EntryTicks, Writing
+from celery_delayq.store.periodic import EntryTicks, EntryWrite
 from celery_delayq.store.scripting.replies import Unacked
 from tests.lua.bench import DEFAULT, FAR, QUEUE, Bench, labelled, repeating
 from tests.lua.totals.counting import MESSAGE, present
@@ -28,7 +28,7 @@ class Walk:
         self.store: Bench = store
         self.client = store.client
         self.line = "line 0\n{}"
-        store.periodic.write([Writing("tick", "", self.line, 7)])
+        store.periodic.write([EntryWrite("tick", "", self.line, 7)])
 
     def step(self) -> str:
         """Do one action; return its name."""

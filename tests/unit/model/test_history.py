@@ -55,7 +55,7 @@ def test_what_no_encoding_knows_does_not_keep_a_run_out() -> None:
     [b"", b"\xff", b"1", b"2" + PLAIN.pack()[1:], PLAIN.pack().replace(b" 2 3 ", b" two 3 "),
      b" ".join(PLAIN.pack().split(b" ")[:12])],
 )  # fmt: skip
-def test_what_is_no_run_is_told_as_such(data: bytes) -> None:
+def test_bytes_that_are_no_run_are_refused(data: bytes) -> None:
     with pytest.raises(RecordError, match="unreadable run"):
         RunRecord.unpack(data)
 

@@ -43,8 +43,8 @@ def test_other_options_leave_the_ticks_of_an_entry_alone(
 ) -> None:
     entry = begun(every, overlap=overlap)
     for _ in range(looks):
-        assert entry.look is not None
-        entry = fired(entry, entry.look)
+        assert entry.next_look_ms is not None
+        entry = fired(entry, entry.next_look_ms)
     assert entry.state.tick is not None
 
     for options in (
@@ -199,7 +199,7 @@ def test_a_start_that_exists_twice_is_no_new_one_when_it_is_read_from_its_record
     start = datetime(2026, 10, 25, 2, 30, tzinfo=BERLIN)  # clocks are set back
     now = round(start.timestamp() * 1000)
     entry = begin(defined(10, start=start), now, UTC)
-    entry = change(state(entry, last=now + 10_000), defined(7, start=start), now + 11_000, UTC)
+    entry = change(state(entry, last_tick=now + 10_000), defined(7, start=start), now + 11_000, UTC)
     entry = Periodic.unpack("bell", entry.pack())
 
     changed = change(entry, defined(7, start=start, args=[1]), now + 11_000, UTC)

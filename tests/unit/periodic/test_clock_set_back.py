@@ -26,8 +26,8 @@ def test_an_interval_goes_on_from_now(jump: int, overlap: str, every: int) -> No
 
     assert back.state.tick is not None
     assert NOON_MS < back.state.tick <= NOON_MS + 2 * SECOND + every * SECOND
-    assert back.state.last is not None
-    assert back.state.last <= NOON_MS + back.definition.ahead
+    assert back.state.last_tick is not None
+    assert back.state.last_tick <= NOON_MS + back.definition.ahead
     assert (back.state.tick - NOON_MS) % (every * SECOND) == 0
     assert back.state.count == entry.state.count
 
@@ -72,6 +72,6 @@ def test_one_that_is_paused_goes_on_from_now_when_it_is_resumed() -> None:
 
 
 def test_one_that_has_ended_stays_so() -> None:
-    ended: Periodic = state(begun(10), status="ended", tick=None, last=NOON_MS + HOUR)
+    ended: Periodic = state(begun(10), status="ended", tick=None, last_tick=NOON_MS + HOUR)
 
     assert set_back(ended, NOON_MS, UTC) == replace(ended)

@@ -38,7 +38,7 @@ def test_a_definition_is_as_it_was_given() -> None:
         "overlap": "queue_one",
     }
 
-    found = Definition.checked(crontab(0), args=[1, "two"], **given)
+    found = Definition.from_fields(crontab(0), args=[1, "two"], **given)
 
     assert found == Definition(schedule=crontab(0), args=(1, "two"), **given)
 

@@ -34,12 +34,12 @@ from celery_delayq.periodic.importers.django import _moment, _since
 from celery_delayq.periodic.policy import begin, fire
 from celery_delayq.periodic.schedules import clocked
 from celery_delayq.periodic.state import Periodic
-from celery_delayq.periodic.wall_clock import ms_of
+from celery_delayq.periodic.wall_clock import ms_of_datetime
 from tests.support.periodic import BERLIN, HOUR, MINUTE, NOON, NOON_MS, UTC
 
 
 def entry_of(when: Any = 3600, **given: Any) -> Definition:
-    return Definition.checked(when, name="a", task="t", **given)
+    return Definition.from_fields(when, name="a", task="t", **given)
 
 
 def taken(definition: Definition, **given: Any) -> Periodic:
@@ -60,7 +60,10 @@ def test_an_interval_goes_on_in_its_phase() -> None:
     last = NOON - timedelta(minutes=45)
     entry = taken(entry_of(), last_run_at=last, total_run_count=9)
 
-    assert (entry.state.tick, entry.state.last) == (NOON_MS + 15 * MINUTE, ms_of(last))
+    assert (entry.state.tick, entry.state.last_tick) == (
+        NOON_MS + 15 * MINUTE,
+        ms_of_datetime(last),
+    )
     assert entry.total_run_count == 9
 
 
@@ -125,7 +128,7 @@ def test_an_entry_begins_as_it_was_elsewhere(
     assert entry.last_run_at == found.get("last_run_at")
 
 
-def test_a_broker_of_another_kind_is_told() -> None:
+def test_a_broker_of_another_kind_is_refused() -> None:
     delayq = DelayQ(Celery("x", broker="memory://", set_as_current=False))
 
     with pytest.raises(NotSupported, match="the broker is memory://"):
@@ -253,7 +256,9 @@ def test_the_first_tick_is_at_the_start() -> None:
         definition = entry_of(when, start=start)
         for last in (None, NOON - timedelta(minutes=5)):
             since = _since(FoundEntry(name="a", last_run_at=last), when, start)
-            assert taken(definition, last_run_at=last, since=since).state.tick == ms_of(start)
+            assert taken(definition, last_run_at=last, since=since).state.tick == ms_of_datetime(
+                start
+            )
 
 
 def test_a_moment_that_has_passed_unseen_is_caught_up() -> None:
@@ -271,7 +276,7 @@ def listed_again(
     definition: Definition, made: datetime, code: Any = None, **told: Any
 ) -> tuple[FoundEntry, Definition]:
     """Return what a list says of an entry, and what counts then."""
-    entry = begin(definition, ms_of(made), UTC)
+    entry = begin(definition, ms_of_datetime(made), UTC)
     line = json.dumps({**entry.as_dict(), **told})
     own = "code shop"
     (found,) = exported._entries_of_lines(
@@ -298,7 +303,7 @@ def test_of_a_list_no_tick_is_owed_before_the_next_one(when: Any, source: str) -
     entry = begin_from(found, counts, NOON_MS, UTC)
 
     assert ticks_at(entry) == []
-    assert entry == begin(given, ms_of(made), UTC)
+    assert entry == begin(given, ms_of_datetime(made), UTC)
 
 
 def test_of_a_list_the_next_one_is_caught_up_when_it_is_missed() -> None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from celery_delayq.periodic.definition import TICK_AHEAD_MS
 from celery_delayq.periodic.policy import GRACE_MS, MAX_TICKS_PER_LOOK, Firing, fire, upcoming
 from celery_delayq.periodic.state import Periodic
-from celery_delayq.periodic.wall_clock import moment_of
+from celery_delayq.periodic.wall_clock import datetime_of_ms
 from tests.support.periodic import (
     DAY,
     HOUR,
@@ -44,11 +44,11 @@ def expected(entry: Periodic, now: int, step: int) -> Firing | None:
 
     def following(count: int) -> int | None:
         tick = due[-1] + step
-        over = its.end is not None and moment_of(tick) > its.end
+        over = its.end is not None and datetime_of_ms(tick) > its.end
         return None if over or (its.max_runs is not None and count >= its.max_runs) else tick
 
     ticks = range(old.tick, until + 1, step)
-    due = [tick for tick in ticks if its.end is None or moment_of(tick) <= its.end]
+    due = [tick for tick in ticks if its.end is None or datetime_of_ms(tick) <= its.end]
     if not due:
         return firing_of(entry, now, (), None)
     missed = [tick for tick in due if now - tick > GRACE_MS]
@@ -76,7 +76,9 @@ def test_a_look_schedules_what_is_due_and_of_what_was_missed_what_catch_up_says(
     for step, max_runs in product((SECOND // 2, 10 * SECOND), (None, 1, 3)):
         first = NOON_MS + step
         for end in (-0.001, 0, step - 1, 2 * step + 0.5, 19 * step, None):  # ms after the first
-            last_moment = None if end is None else moment_of(first) + timedelta(milliseconds=end)
+            last_moment = (
+                None if end is None else datetime_of_ms(first) + timedelta(milliseconds=end)
+            )
             entry = begun(
                 step / SECOND,
                 overlap=overlap,
@@ -91,7 +93,7 @@ def test_a_look_schedules_what_is_due_and_of_what_was_missed_what_catch_up_says(
                 (0, 1, 9),
                 (-TICK_AHEAD_MS - 1, -TICK_AHEAD_MS, -1, 0, 1, GRACE_MS, GRACE_MS + 1),
             ):
-                before = state(entry, tick=first, count=count, manual=5, status="on")
+                before = state(entry, tick=first, count=count, manual_runs=5, status="on")
                 now = first + ticks * step + ms
                 assert fire(before, now, UTC) == expected(before, now, step), (before, now)
 
@@ -174,7 +176,7 @@ def test_of_a_long_gap_the_last_ticks_run(
         replace(
             entry.state,
             tick=now + TICK_AHEAD_MS + SECOND,
-            last=now + TICK_AHEAD_MS,
+            last_tick=now + TICK_AHEAD_MS,
             count=len(ticks),
         ),
     )

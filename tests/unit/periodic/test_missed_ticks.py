@@ -55,7 +55,7 @@ def test_a_tick_ahead_is_missed_when_no_look_would_catch_it_up(
     every: Any, given: dict[str, Any], deadline: int | None, limits: list[int]
 ) -> None:
     entry = begun(every, **given)
-    look = entry.look
+    look = entry.next_look_ms
     assert look is not None
 
     assert drop_after(entry, looked(entry, look), deadline) == limits

@@ -45,7 +45,7 @@ def test_ticks_that_a_pause_withdraws_do_not_count_and_the_last_ones_come_again(
     paused = pause(entry, unfired)
 
     assert paused.state == replace(
-        entry.state, tick=None, last=last, count=len(stay), status="paused"
+        entry.state, tick=None, last_tick=last, count=len(stay), status="paused"
     )
     assert pause(pause(entry), unfired) == paused, "corrected after it"
     following = None if len(stay) == max_runs else (last or NOON_MS) + 500
@@ -57,7 +57,7 @@ def test_the_last_tick_of_what_is_paused_may_be_its_start() -> None:
     first, second = NOON_MS + 5 * HOUR, NOON_MS + 6 * HOUR
     entry = fired(fired(begun(crontab(0), start=start), first), second - TICK_AHEAD_MS)
 
-    assert pause(entry, [second]).state.last == first
+    assert pause(entry, [second]).state.last_tick == first
 
 
 def test_another_interval_goes_on_from_the_last_tick_after_a_pause() -> None:
@@ -81,12 +81,12 @@ def test_what_is_asked_for_its_ticks_and_never_ran_has_no_last_one() -> None:
 def test_a_pause_does_not_go_through_all_ticks_that_there_were() -> None:
     now = NOON_MS + 30 * DAY
     (tick,) = upcoming(begin(defined(counted(0)), now, UTC), 1, UTC)
-    entry = state(begun(counted(0)), last=tick, count=720)
+    entry = state(begun(counted(0)), last_tick=tick, count=720)
     before = counted.asked
 
     paused = pause(entry, [tick])
 
-    assert (paused.state.last, paused.state.count) == (tick - HOUR, 719)
+    assert (paused.state.last_tick, paused.state.count) == (tick - HOUR, 719)
     assert counted.asked - before < 100
 
 

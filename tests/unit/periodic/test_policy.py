@@ -109,15 +109,15 @@ def test_times_of_day_are_by_the_wall_clock_of_the_entry_or_else_of_the_app() ->
     assert begin(tokyo, NOON_MS, BERLIN).state.tick == NOON_MS + 18 * HOUR
     assert (entry.state.tick, firing.ticks, firing.then.tick) == (first, (first,), second)
     assert upcoming(entry, 2, BERLIN) == [first, second]
-    assert ahead_of(state(entry, last=first), BERLIN) == [first]
+    assert ahead_of(state(entry, last_tick=first), BERLIN) == [first]
     assert change(begun(10), defined(at_three), NOON_MS, BERLIN).state.tick == first
     assert resume(pause(entry), NOON_MS, BERLIN).state.tick == first
-    assert pause(state(entry, last=second, count=2), [second], BERLIN).state.last == first
+    assert pause(state(entry, last_tick=second, count=2), [second], BERLIN).state.last_tick == first
 
 
 @pytest.mark.parametrize("manual", [0, 1, 25])
 def test_manual_runs_stand_in_the_record_and_count_as_runs(manual: int) -> None:
-    entry = state(begun(10, max_runs=8), count=7, manual=manual)
+    entry = state(begun(10, max_runs=8), count=7, manual_runs=manual)
 
     assert Periodic.unpack("bell", entry.pack()) == entry
     assert upcoming(entry, 5, UTC) == [*seconds(10)], "they are no ticks"
@@ -127,7 +127,12 @@ def test_manual_runs_stand_in_the_record_and_count_as_runs(manual: int) -> None:
 def test_an_entry_that_waits_for_nothing_has_no_next_tick() -> None:
     entry = pause(begun(10))
 
-    assert (entry.next, entry.last_run_at, entry.look, entry.status) == (None, None, None, "paused")
+    assert (entry.next, entry.last_run_at, entry.next_look_ms, entry.status) == (
+        None,
+        None,
+        None,
+        "paused",
+    )
 
 
 @pytest.mark.parametrize(
@@ -136,13 +141,13 @@ def test_an_entry_that_waits_for_nothing_has_no_next_tick() -> None:
 def test_an_entry_is_looked_at_ahead_unless_it_depends_on_what_runs_then(
     overlap: str, ahead: int
 ) -> None:
-    assert begun(10, overlap=overlap).look == NOON_MS + 10 * SECOND - ahead
+    assert begun(10, overlap=overlap).next_look_ms == NOON_MS + 10 * SECOND - ahead
 
 
 def test_an_entry_as_json_says_what_it_is_and_how_it_stands() -> None:
     entry = state(
         begun(10, args=[1], kwargs={"loud": True}, options={"queue": "tower"}, max_runs=5),
-        last=NOON_MS - 500,
+        last_tick=NOON_MS - 500,
         count=2,
     )
 
@@ -165,7 +170,7 @@ def test_an_entry_as_json_says_what_it_is_and_how_it_stands() -> None:
     }
 
 
-def test_an_entry_with_times_among_its_arguments_can_be_told_as_json() -> None:
+def test_as_dict_accepts_times_among_arguments() -> None:
     told = json.dumps(begun(10, args=[NOON]).as_dict())
 
     assert "2026-03-02T12:00:00" in told
@@ -177,7 +182,7 @@ def test_an_entry_with_times_among_its_arguments_can_be_told_as_json() -> None:
     [10, crontab(), schedule(10, relative=True), rrule("FREQ=DAILY"), steps(10)],
     ids=["interval", "crontab", "relative", "rrule", "asked"],
 )
-def test_an_entry_until_the_end_of_times_can_be_told(every: Any, zone: str) -> None:
+def test_as_dict_accepts_an_end_in_the_last_year(every: Any, zone: str) -> None:
     last = datetime(9998, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC)
     ages = begun(every, timezone=zone, start=last, end=datetime.max.replace(tzinfo=UTC))
 
@@ -270,7 +275,7 @@ def test_ticks_ahead_are_known_of_what_is_paused() -> None:
 
 
 def test_all_ticks_ahead_are_known_however_many_they_are() -> None:
-    entry = state(begun(0.001), last=NOON_MS + TICK_AHEAD_MS)
+    entry = state(begun(0.001), last_tick=NOON_MS + TICK_AHEAD_MS)
 
     assert ahead_of(entry, UTC) == list(range(NOON_MS + 1, NOON_MS + TICK_AHEAD_MS + 1))
 

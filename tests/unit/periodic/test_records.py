@@ -53,7 +53,7 @@ def definitions(draw: st.DrawFn) -> Definition:
     start, end = draw(st.tuples(st.none() | moments, st.none() | moments).filter(in_order))
     catch_up = draw(st.sampled_from(["skip", "one", "all"]))
     most: dict[str, Any] = {"catch_up_max": draw(st.integers(1, 1000))} if catch_up == "all" else {}
-    return Definition.checked(
+    return Definition.from_fields(
         draw(schedules),
         name=draw(names),
         task=draw(names),
@@ -88,7 +88,7 @@ standings = st.builds(
     definition_hash=st.text("0123456789abcdef", min_size=12, max_size=12),
     anchor=instants,
     tick=st.none() | instants,
-    last=st.none() | instants,
+    last_tick=st.none() | instants,
     count=st.integers(0, 10**20),
     status=st.sampled_from(["on", "paused", "ended"]),
 )
@@ -150,7 +150,7 @@ def test_a_line_of_another_kind_is_refused(line: str) -> None:
 
 def test_the_line_that_is_refused_otherwise_is_read() -> None:
     assert PeriodicState.read(LINE) == PeriodicState(
-        definition_hash="abc", anchor=5, tick=6, last=7, count=8, status="on"
+        definition_hash="abc", anchor=5, tick=6, last_tick=7, count=8, status="on"
     )
 
 

@@ -11,16 +11,16 @@ from celery_delayq.errors import InvalidSchedule
 from celery_delayq.periodic.definition import Definition
 from celery_delayq.periodic.policy import begin, upcoming
 from celery_delayq.periodic.rrule import rrule
-from celery_delayq.periodic.wall_clock import moment_of
+from celery_delayq.periodic.wall_clock import datetime_of_ms
 from tests.support.periodic import NOON_MS, UTC
 
 LAST = datetime.max.replace(tzinfo=timezone(-timedelta(hours=9)))
 
 
 def ticks(text: str, zone: str = "UTC") -> list[str]:
-    definition = Definition.checked(rrule(text), name="a", task="t", timezone=zone)
+    definition = Definition.from_fields(rrule(text), name="a", task="t", timezone=zone)
     found = upcoming(begin(definition, NOON_MS, UTC), 3, UTC)
-    return [f"{moment_of(tick):%Y-%m-%d %H:%M:%S}" for tick in found]
+    return [f"{datetime_of_ms(tick):%Y-%m-%d %H:%M:%S}" for tick in found]
 
 
 @pytest.mark.parametrize("freq", ["SECONDLY", "MINUTELY", "DAILY"])

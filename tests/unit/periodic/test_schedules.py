@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from celery_delayq.errors import InvalidSchedule
 from celery_delayq.periodic.rrule import rrule
 from celery_delayq.periodic.schedules import Interval, Rule, clocked, latest, rule_of
-from celery_delayq.periodic.wall_clock import moment_of, ms_of
+from celery_delayq.periodic.wall_clock import datetime_of_ms, ms_of_datetime
 from tests.support.periodic import BERLIN, DAY, NOON, NOON_MS, UTC, YEAR, counted, ticks_of
 
 THREE_YEARS = 3 * YEAR
@@ -27,8 +27,8 @@ THREE_YEARS = 3 * YEAR
 
 def ticks(rule: Rule, after: datetime, number: int) -> list[str]:
     """Return the next ticks, at most so many, in UTC."""
-    found = islice(ticks_of(rule, ms_of(after)), number)
-    return [f"{moment_of(tick):%Y-%m-%d %H:%M:%S}" for tick in found]
+    found = islice(ticks_of(rule, ms_of_datetime(after)), number)
+    return [f"{datetime_of_ms(tick):%Y-%m-%d %H:%M:%S}" for tick in found]
 
 
 def all_ticks(rule: Rule, after: int, until: int) -> list[int]:
@@ -80,7 +80,10 @@ def test_what_is_relative_is_rounded_to_the_unit_of_the_interval(
 ) -> None:
     start = NOON.replace(minute=33, second=44, microsecond=500_000)
 
-    assert ticks(rule_of(schedule(every, relative=True), UTC, ms_of(start)), start, 2) == expected
+    assert (
+        ticks(rule_of(schedule(every, relative=True), UTC, ms_of_datetime(start)), start, 2)
+        == expected
+    )
 
 
 @given(every=st.integers(1, 3 * 86400), anchor=st.integers(0, 10**12), passed=st.integers(0, 10**9))
@@ -119,10 +122,10 @@ def test_crontabs_are_due_when_celery_says_so(given_schedule: crontab, at: datet
     at = at.replace(tzinfo=UTC, microsecond=0)
     given_schedule.nowfun = lambda: at
     given_schedule.app = Celery(set_as_current=False, timezone="UTC")
-    tick = rule_of(given_schedule, UTC, 0).after(ms_of(at))
+    tick = rule_of(given_schedule, UTC, 0).after(ms_of_datetime(at))
 
     assert tick is not None
-    assert tick == ms_of(at + given_schedule.remaining_estimate(at))
+    assert tick == ms_of_datetime(at + given_schedule.remaining_estimate(at))
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from celery_delayq.periodic.rrule import rrule
 from celery_delayq.periodic.schedules import Rule, rule_of
-from celery_delayq.periodic.wall_clock import ms_of
+from celery_delayq.periodic.wall_clock import ms_of_datetime
 from tests.support.periodic import UTC, ticks_of
 
 ZONES = (
@@ -29,7 +29,7 @@ def wall_clock(tick: int, zone: str) -> str:
 
 def ticks_shown(rule: Rule, at: datetime, zone: str, number: int) -> list[str]:
     """Return what the wall clock shows at the next ticks."""
-    return [wall_clock(tick, zone) for tick in islice(ticks_of(rule, ms_of(at)), number)]
+    return [wall_clock(tick, zone) for tick in islice(ticks_of(rule, ms_of_datetime(at)), number)]
 
 
 # -- a time that does not exist, and one that exists twice
@@ -86,7 +86,7 @@ def test_the_next_ticks_when_clocks_are_set(
     given_schedule: BaseSchedule, zone: str, since: str, expected: list[str]
 ) -> None:
     at = datetime.fromisoformat(since)
-    rule = rule_of(given_schedule, ZoneInfo(zone), ms_of(at))
+    rule = rule_of(given_schedule, ZoneInfo(zone), ms_of_datetime(at))
 
     assert ticks_shown(rule, at, zone, len(expected)) == expected
 
@@ -112,9 +112,9 @@ def every_ten_minutes_of(zone: str, year: int, matching: crontab) -> list[int]:
                 passed.minute in matching.minute
                 and passed.hour in matching.hour
                 and passed.isoweekday() % 7 in matching.day_of_week
-                and (not found or found[-1] != ms_of(at))
+                and (not found or found[-1] != ms_of_datetime(at))
             ):
-                found.append(ms_of(at))
+                found.append(ms_of_datetime(at))
             passed += STEP
         latest_shown = max(latest_shown, shown)
         at += STEP
@@ -147,7 +147,7 @@ def test_a_daily_time_is_once_on_every_day_that_has_a_wall_clock(
     zone: str, at: datetime, minute: int, hour: int
 ) -> None:
     rule = rule_of(crontab(minute=minute, hour=hour), ZoneInfo(zone), 0)
-    now = ms_of(at.replace(tzinfo=UTC))
+    now = ms_of_datetime(at.replace(tzinfo=UTC))
 
     tick = rule.after(now)
 

@@ -15,7 +15,7 @@ import pytest
 from celery_delayq import DelayQ
 from celery_delayq.dispatch import start_gate
 from celery_delayq.embedded.cluster import ask
-from celery_delayq.periodic.runner import Ticker
+from celery_delayq.periodic.runner import PeriodicRunner
 from celery_delayq.testing import ManagedProcess, wait_until
 from tests.integration.transport.cluster.conftest import ClusterScene
 from tests.support import TIMEOUT
@@ -91,7 +91,7 @@ def test_dispatchers_of_other_shards_do_not_wait_for_a_shard_that_is_away(
         each.kill()
     monkeypatch.setattr(start_gate, "WAIT_SECONDS", math.inf)
     start_gate.close()
-    ticker = Ticker(scene.app)
+    ticker = PeriodicRunner(scene.app)
     ticker.start()
     end = time.monotonic() + TIMEOUT
 
