@@ -47,9 +47,6 @@ _DAYS = {YEARLY: 366, MONTHLY: 31, WEEKLY: 7}
 #: Errors of dateutil for invalid rules. Some of them are raised only by the search for times.
 _RULE_ERRORS = (ValueError, TypeError, LookupError, AttributeError, OverflowError)
 
-#: Repetitions after which the start of a rule is moved again: see :func:`_counted_near`.
-_MOVE_REPETITIONS = 10
-
 #: Largest COUNT of a rule. Computing this many times takes milliseconds.
 _MAX_COUNT = 1000
 
@@ -151,9 +148,6 @@ class Recurrence:
         self._text, self._zone = given.text, zone
         # Times of rules are whole seconds.
         self._rule = given.parsed(wall_time_of_ms(anchor, zone).replace(microsecond=0), zone)
-        #: The time range in which the moved rule is used (its begin and its end), and the moved
-        #: rule. One tuple, because several threads may use this object.
-        self._near: tuple[datetime, datetime, Any] = (datetime.max, datetime.max, None)
 
     def after(self, ms: int) -> int | None:
         """Return the next tick; None if there is none before the end of the calendar.
@@ -180,16 +174,13 @@ class Recurrence:
 
         dateutil computes all times from the start of a rule.
         """
-        begin, end, near = self._near
-        if not begin <= wall < end:
-            near = rruleset()
-            for each in self._rule._rrule:
-                near.rrule(_counted_near(each, wall))
-            for date in self._rule._rdate:
-                near.rdate(date)
-            for date in self._rule._exdate:
-                near.exdate(date)
-            self._near = wall, _far_from(wall, self._rule), near
+        near = rruleset()
+        for each in self._rule._rrule:
+            near.rrule(_counted_near(each, wall))
+        for date in self._rule._rdate:
+            near.rdate(date)
+        for date in self._rule._exdate:
+            near.exdate(date)
         return near
 
 
@@ -258,17 +249,6 @@ def _counted_near(rule: Any, wall: datetime) -> Any:
         passed = (wall.year - start.year) * 12 + wall.month - start.month
         moved = start + relativedelta(months=(passed // months - 1) * months)
     return rule.replace(dtstart=moved) if moved > start else rule
-
-
-def _far_from(wall: datetime, rule: Any) -> datetime:
-    """Return the moment from which the start of a rule is moved again."""
-    repeats: list[timedelta] = [
-        _UNITS.get(each._freq, timedelta(days=28)) * each._interval for each in rule._rrule
-    ]
-    try:
-        return wall + _MOVE_REPETITIONS * min(repeats, default=timedelta(days=365))
-    except OverflowError:
-        return datetime.max
 
 
 def _local(text: str, zone: tzinfo) -> str:

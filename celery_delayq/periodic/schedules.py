@@ -80,14 +80,10 @@ class clocked(BaseSchedule):  # noqa: N801 - named like Celery's schedules
 
     def is_due(self, last_run_at: datetime) -> Any:
         """Return for beat whether the schedule is due, and the seconds until the next call."""
-        remaining_seconds = self.remaining_estimate(last_run_at).total_seconds()
-        if last_run_at >= self.at:
-            return schedstate(False, math.inf)
-        return (
-            schedstate(True, math.inf)
-            if remaining_seconds <= 0
-            else schedstate(False, remaining_seconds)
-        )
+        seconds = self.remaining_estimate(last_run_at).total_seconds()
+        if last_run_at >= self.at or seconds <= 0:
+            return schedstate(last_run_at < self.at, math.inf)
+        return schedstate(False, seconds)
 
     def __repr__(self) -> str:
         return f"<clocked: {self.at.isoformat()}>"
