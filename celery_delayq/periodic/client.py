@@ -20,8 +20,13 @@ from celery_delayq.periodic.code_entries import register_schedules
 from celery_delayq.periodic.definition import CatchUp, Definition, Overlap, changed_definition
 from celery_delayq.periodic.places import check_place, entries_of
 from celery_delayq.periodic.policy import Firing
-from celery_delayq.periodic.state import Periodic, PeriodicState
-from celery_delayq.periodic.unreadable import UnreadableEntry, read_entry, required
+from celery_delayq.periodic.state import (
+    Periodic,
+    PeriodicState,
+    UnreadableEntry,
+    read_entry,
+    required,
+)
 from celery_delayq.periodic.wall_clock import datetime_of_ms
 from celery_delayq.schedule.client import Schedule
 from celery_delayq.store.periodic import OVERLAP_CODES, EntryWrite

@@ -1,4 +1,4 @@
-"""A periodic entry, its state, and its record in Redis.
+"""Periodic entries, readable and unreadable, their states, and their records in Redis.
 
 A record is ``<line>\\n<definition in JSON>``. The line is the state. Scripts compare and replace
 the line:
@@ -8,11 +8,13 @@ the line:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
-from celery_delayq.errors import RecordError
+from celery_delayq.errors import PeriodicUnknown, RecordError
 from celery_delayq.periodic.definition import API_SOURCE, Definition
 from celery_delayq.periodic.serialization import describe
 from celery_delayq.periodic.wall_clock import MAX_TICK_MS, datetime_of_ms
@@ -165,6 +167,110 @@ class Periodic:
         """
         line, _, text = record.partition("\n")
         return cls(Definition.loads(name, text), PeriodicState.read(line))
+
+
+@dataclass(frozen=True, slots=True)
+class UnreadableEntry:
+    """A periodic entry that this process cannot read.
+
+    The class of its schedule is not registered, or its record has another version.
+
+    Attributes
+    ----------
+    name : str
+    record : str
+        The stored record.
+    error : Exception
+        The error of reading the record.
+    """
+
+    name: str
+    record: str
+    error: Exception = field(compare=False)
+    #: Never: dispatchers do not look at a paused entry.
+    next_look_ms: ClassVar[None] = None
+    #: Always "unreadable". *state* says whether the entry is paused or has ended.
+    status: ClassVar[Literal["unreadable"]] = "unreadable"
+
+    @property
+    def source(self) -> str | None:
+        """The source of the entry; None if it is unreadable too."""
+        return source_in(self.record)
+
+    @property
+    def data(self) -> Mapping[str, Any]:
+        """The definition as JSON; empty if it is unreadable too."""
+        return {} if self.source is None else foreign.loads(self.record.partition("\n")[2])
+
+    @property
+    def state(self) -> PeriodicState | None:
+        """The state of the entry; None if it is unreadable too."""
+        with suppress(RecordError):
+            return PeriodicState.read(self.record.partition("\n")[0])
+        return None
+
+    @property
+    def problem(self) -> str:
+        """The text of the error."""
+        return str(self.error)
+
+    @property
+    def paused(self) -> bool:
+        """Whether the entry is paused."""
+        return self.state is not None and self.state.status == "paused"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the entry as a dictionary for JSON. Another process can import it without loss."""
+        return {"name": self.name, **self.data} | {
+            "name": self.name,
+            "source": self.source,
+            "when": None,
+            "status": self.status,
+            "problem": self.problem,
+            "paused": self.paused,
+            **times_and_counts(self.state),
+        }
+
+    def pack(self) -> str:
+        """Return the record of the entry."""
+        return self.record
+
+    def as_paused(self) -> UnreadableEntry:
+        """Return the entry paused.
+
+        Raises
+        ------
+        RecordError
+            The state of the entry is unreadable too.
+        """
+        line, _, text = self.record.partition("\n")
+        state = replace(PeriodicState.read(line), tick=None, status="paused")
+        return replace(self, record=f"{state.line}\n{text}")
+
+
+def read_entry(name: str, record: str) -> Periodic | UnreadableEntry:
+    """Return the entry of a record; an :class:`UnreadableEntry` if it cannot be read."""
+    try:
+        return Periodic.unpack(name, record)
+    except ValueError as exc:
+        return UnreadableEntry(name, record, exc)
+
+
+def required(name: str, entry: Any) -> Periodic:
+    """Return *entry* if it exists and is readable.
+
+    Raises
+    ------
+    PeriodicUnknown
+        There is no entry of this name.
+    Exception
+        The entry cannot be read: :attr:`UnreadableEntry.error`.
+    """
+    if isinstance(entry, UnreadableEntry):
+        raise entry.error
+    if not isinstance(entry, Periodic):
+        raise PeriodicUnknown(f"there is no periodic entry {name!r}")
+    return entry
 
 
 def source_in(record: str) -> str | None:

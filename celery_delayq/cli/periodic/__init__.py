@@ -35,8 +35,7 @@ from celery_delayq.errors import (
     RecordError,
 )
 from celery_delayq.periodic.definition import API_SOURCE
-from celery_delayq.periodic.state import Periodic
-from celery_delayq.periodic.unreadable import UnreadableEntry
+from celery_delayq.periodic.state import Periodic, UnreadableEntry
 from celery_delayq.utils.text import spelled
 
 

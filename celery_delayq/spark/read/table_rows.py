@@ -14,8 +14,7 @@ from celery_delayq.model.envelope import MAX_DUE_MS, Record
 from celery_delayq.model.history import RunRecord
 from celery_delayq.model.lookup import PAUSED_OFFSET_MS, IndexEntry, to_bytes
 from celery_delayq.model.scheduled import moment
-from celery_delayq.periodic.state import Periodic
-from celery_delayq.periodic.unreadable import UnreadableEntry
+from celery_delayq.periodic.state import Periodic, UnreadableEntry
 from celery_delayq.spark.read.messages import name_of, read, text_of, time_of
 from celery_delayq.spark.read.tables import ARROW_TYPES, TABLE_COLUMNS
 
