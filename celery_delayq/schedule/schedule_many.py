@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from celery import Signature
+from celery import Celery, Signature
 
-from celery_delayq.errors import CommandRefused
+from celery_delayq.errors import BrokerUnavailable, CommandRefused, ConfigError
 from celery_delayq.integration.not_run import note_outcomes
 from celery_delayq.model import publish_outcome
 from celery_delayq.model.publish_outcome import PublishOutcome, Put
@@ -25,22 +26,19 @@ from celery_delayq.schedule.items import (
     State,
     check_several,
 )
-from celery_delayq.schedule.many_call import ManyCall, each_item
-from celery_delayq.schedule.message_factory import MessageFactory
-from celery_delayq.schedule.message_template import Routed
-from celery_delayq.schedule.publish_many import PublishRun
+from celery_delayq.schedule.message_factory import MessageFactory, send_call
+from celery_delayq.schedule.message_template import Job, Routed
 from celery_delayq.store.scripting.calls import Puts
 from celery_delayq.store.scripting.pipelining import LOST_CONNECTION_ERRORS, EntryPipeline
 from celery_delayq.store.scripting.replies import Puts as Reply
 from celery_delayq.store.session import Session
-
-if TYPE_CHECKING:
-    from celery import Celery
-
-__all__ = ["InvalidItem", "Item", "ItemOutcome", "ManyFailed", "ManyReport", "schedule_many"]
+from celery_delayq.transport.amqp import messages
 
 #: Entries that are sent together; ten script calls.
 SEND_BATCH = 500
+
+#: Refused items that a report keeps.
+MAX_REFUSED_ITEMS = 100
 
 #: Seconds after which a batch that is not full is sent, when the next item comes.
 FLUSH_SECONDS = 0.1
@@ -97,6 +95,81 @@ class EntryMaker:
         job = self.reader.read(given)
         self.id = job.id
         return self.maker.make(job)
+
+
+class ManyCall:
+    """One call of ``schedule_many``.
+
+    Parameters
+    ----------
+    on_outcome : Callable[[ItemOutcome], None] | None
+        Called with the outcome of each item.
+
+    Raises
+    ------
+    ConfigError
+        ``task_always_eager`` is set, or ``task_protocol`` is 1.
+    """
+
+    def __init__(self, app: Celery, on_outcome: Callable[[ItemOutcome], None] | None) -> None:
+        if app.conf.task_always_eager:
+            raise ConfigError("task_always_eager is set: no task is scheduled; unset it")
+        if app.conf.task_protocol != 2:
+            raise ConfigError(
+                f"task_protocol={app.conf.task_protocol!r}: expected 2, the only one whose "
+                "messages can be scheduled"
+            )
+        self._app = app
+        self._on_outcome = on_outcome
+        self._report = ManyReport()
+
+    def oldest_unanswered(self) -> int:
+        """Return the index of the first item without an outcome."""
+        return self._report.taken
+
+    def report_outcome(self, outcome: ItemOutcome) -> None:
+        """Count an outcome and give it to the caller; raises CallerFailed if its function fails."""
+        report = self._report
+        report.counts[outcome.state] = report.counts.get(outcome.state, 0) + 1
+        if outcome.error is not None and len(report.refusals) < MAX_REFUSED_ITEMS:
+            report.refusals.append(outcome)
+        if self._on_outcome is not None:
+            try:
+                self._on_outcome(outcome)
+            except Exception as exc:
+                raise CallerFailed(exc) from exc
+
+    def refuse(self, id: str | None, error: Exception) -> None:
+        """Report an item of which no message can be made; *id* is None if it cannot be read."""
+        self._report.taken += 1
+        self.report_outcome(ItemOutcome(self._report.taken - 1, id, "refused", error))
+
+    @contextmanager
+    def sending(self, broker_errors: tuple[type[Exception], ...]) -> Iterator[None]:
+        """Note the position at the end; an error of the caller or the broker has it too.
+
+        Raises
+        ------
+        ManyFailed
+            Code of the caller has raised an error, or the broker one of *broker_errors*.
+        """
+        try:
+            yield
+        except CallerFailed as failure:
+            raise self.make_error(failure.cause) from failure.cause
+        except broker_errors as exc:
+            raise self.make_error(exc) from exc
+        self._report.position = self._report.taken
+
+    def make_error(self, cause: Exception) -> ManyFailed:
+        """Return the error with the report that ends the call."""
+        report = self._report
+        report.position = self.oldest_unanswered()
+        return ManyFailed(
+            f"scheduling ended early, after {report}; go on with item {report.position}: "
+            f"{type(cause).__name__}: {cause}",
+            report,
+        )
 
 
 class ManyRun(ManyCall):
@@ -193,6 +266,94 @@ class ManyRun(ManyCall):
         """Return the index of the first item without an outcome."""
         unanswered = self._pipeline.unanswered() if self._pipeline is not None else iter(())
         return min(unanswered, default=self._report.taken)
+
+
+class PublishRun(ManyCall):
+    """One call of ``schedule_many`` on RabbitMQ.
+
+    Celery makes each message. A lost connection ends the call. RabbitMQ does not know ids, so a
+    call that continues at the position may send a batch twice.
+    """
+
+    def __init__(
+        self, session: Session, on_outcome: Callable[[ItemOutcome], None] | None, batch: int
+    ) -> None:
+        super().__init__(session.app, on_outcome)
+        self._batch = batch
+        self._made: list[tuple[str, messages.Routed]] = []
+
+    def oldest_unanswered(self) -> int:
+        return self._report.taken - len(self._made)
+
+    def send_items(self, items: Iterator[Any], reader: ItemReader) -> ManyReport:
+        """Send the messages of items; raises the errors of schedule_many."""
+        with (
+            self._app.connection_for_write() as connection,
+            self.sending((*connection.connection_errors, BrokerUnavailable)),
+        ):
+            self._send(items, reader, connection.default_channel)
+        return self._report
+
+    def _send(self, items: Iterator[Any], reader: ItemReader, channel: Any) -> None:
+        kept: list[messages.Routed] = []
+
+        def keep(message: Any, exchange: str = "", routing_key: str = "", **_: Any) -> None:
+            kept.append(channel.routed(message, exchange, routing_key))
+
+        connection_errors = (*channel.connection.client.connection_errors, BrokerUnavailable)
+        channel.basic_publish = keep
+        producer = self._app.amqp.Producer(channel, auto_declare=False)
+        for given in each_item(items, lambda: self._flush(channel)):
+            job: Job | None = None
+            kept.clear()
+            try:
+                job = reader.read(given)
+                send_call(self._app, job, reader.common, producer)
+            except connection_errors:
+                raise
+            except Exception as exc:
+                self._flush(channel)
+                self.refuse(None if job is None else job.id, exc)
+                continue
+            self._report.taken += 1
+            self._made.append((job.id, kept[-1]))
+            if len(self._made) >= self._batch:
+                self._flush(channel)
+        self._flush(channel)
+
+    def _flush(self, channel: Any) -> None:
+        """Send the messages made so far, and report their outcomes."""
+        first = self.oldest_unanswered()
+        refused = channel.send([sent for _, sent in self._made])
+        made, self._made = self._made, []
+        for n, (id, sent) in enumerate(made):
+            state: State = "ready" if sent.due_ms is None else "scheduled"
+            error = refused.get(n)
+            self.report_outcome(ItemOutcome(first + n, id, "full" if error else state, error))
+
+
+def each_item(items: Iterator[Any], flush: Callable[[], object]) -> Iterator[Any]:
+    """Yield the items of the caller.
+
+    Raises
+    ------
+    CallerFailed
+        The iterator has failed; *flush* was called before.
+    """
+    try:
+        for item in items:  # noqa: UP028  `yield from` would close the caller's iterator too
+            yield item
+    except Exception as exc:
+        flush()
+        raise CallerFailed(exc) from exc
+
+
+class CallerFailed(Exception):
+    """The caller's iterable or ``on_outcome`` raised an error, *cause*."""
+
+    def __init__(self, cause: Exception) -> None:
+        super().__init__(cause)
+        self.cause = cause
 
 
 def publish_retries(app: Celery) -> Mapping[str, Any] | None:

@@ -105,8 +105,7 @@ def _user_seconds() -> float:
 
 
 def _schedule_many(order: Order) -> None:
-    from celery_delayq import DelayQ
-    from celery_delayq.schedule.schedule_many import Item
+    from celery_delayq import DelayQ, Item
 
     DelayQ.of(app).schedule_many((Item(**call) for call in _calls(order)), task=noop)
 

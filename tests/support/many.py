@@ -8,7 +8,7 @@ from typing import Any
 
 from redis import Redis
 
-from celery_delayq.schedule.schedule_many import Item
+from celery_delayq.schedule.items import Item
 from tests.integration.conftest import stored
 
 UTC = dt.timezone.utc

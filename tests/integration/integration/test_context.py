@@ -14,8 +14,8 @@ from redis import Redis
 from celery_delayq import DelayQ
 from celery_delayq.errors import InvalidContext
 from celery_delayq.model.context import context
+from celery_delayq.schedule.items import Item
 from celery_delayq.schedule.message_factory import MessageFactory
-from celery_delayq.schedule.schedule_many import Item
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.integration.conftest import MakeApp, batch, ready, stored
 from tests.support import TIMEOUT

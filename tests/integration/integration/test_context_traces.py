@@ -13,7 +13,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from redis import Redis
 
 from celery_delayq import DelayQ
-from celery_delayq.schedule.schedule_many import Item
+from celery_delayq.schedule.items import Item
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.integration.conftest import stored
 from tests.support import TIMEOUT
@@ -49,7 +49,7 @@ def publish(scene: ContextScene, code: str) -> None:
     """Run *code* in a process of its own, which is traced by OpenTelemetry."""
     script = (
         "from tests.apps.context_tasks import *\n"
-        "from celery_delayq.schedule.schedule_many import Item\n"
+        "from celery_delayq.schedule.items import Item\n"
         "tracer = trace_to_redis('publisher')\n"
     )
     conf = scene.app.conf

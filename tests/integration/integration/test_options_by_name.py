@@ -15,7 +15,7 @@ from celery._state import _on_app_finalizers
 import celery_delayq
 from celery_delayq import DelayQ
 from celery_delayq.aio import AsyncDelayQ
-from celery_delayq.schedule.schedule_many import Item
+from celery_delayq.schedule.items import Item
 from celery_delayq.utils.once import warn_once
 from tests.integration.conftest import MakeApp
 

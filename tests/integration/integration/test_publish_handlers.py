@@ -19,7 +19,7 @@ from redis import Redis
 
 from celery_delayq import DelayQ
 from celery_delayq.model.envelope import due_of_eta
-from celery_delayq.schedule.schedule_many import Item
+from celery_delayq.schedule.items import Item
 from tests.integration.conftest import MakeApp
 
 #: The ETA of calls, and those to which a handler moves it.

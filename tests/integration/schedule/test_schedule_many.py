@@ -15,8 +15,8 @@ from redis import Redis
 
 from celery_delayq import DelayQ
 from celery_delayq.errors import ConfigError, InvalidETA, QueueFull, UniqueConflict
-from celery_delayq.schedule import many_call, schedule_many
-from celery_delayq.schedule.schedule_many import InvalidItem, Item, ItemOutcome
+from celery_delayq.schedule import schedule_many
+from celery_delayq.schedule.items import InvalidItem, Item, ItemOutcome
 from tests.integration.conftest import MakeApp, Through, stored
 from tests.support.many import FAR, numbered, one
 
@@ -181,7 +181,7 @@ def test_a_full_queue_says_so_of_each_item(make_app: MakeApp, redis: Redis) -> N
 
     assert report.counts == {"scheduled": 70, "full": 130}
     assert (report.refused, report.uncertain, report.position) == (130, 0, 200)
-    assert len(report.refusals) == many_call.MAX_REFUSED_ITEMS
+    assert len(report.refusals) == schedule_many.MAX_REFUSED_ITEMS
     assert report.refusals[0].id == "n70"
     assert isinstance(report.refusals[0].error, QueueFull)
     assert len(stored(redis)) == 70

@@ -11,7 +11,7 @@ from redis import Redis
 
 from celery_delayq import DelayQ
 from celery_delayq.errors import NotReplicated, StoreFull
-from celery_delayq.schedule.schedule_many import Item, ItemOutcome, ManyFailed, ManyReport
+from celery_delayq.schedule.items import Item, ItemOutcome, ManyFailed, ManyReport
 from celery_delayq.testing import wait_until
 from celery_delayq.testing.fixtures import new_server
 from tests.integration.conftest import MakeApp, Through, stored

@@ -15,8 +15,8 @@ from celery import Celery, Task, group
 from redis import Redis
 
 from celery_delayq import DelayQ
+from celery_delayq.schedule.items import Item
 from celery_delayq.schedule.message_factory import MessageFactory
-from celery_delayq.schedule.schedule_many import Item
 from tests.integration.conftest import MakeApp, ready, stored
 from tests.support.many import FAR, TOKYO, UTC, entries, one
 from tests.support.scene import Control

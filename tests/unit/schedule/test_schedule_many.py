@@ -9,9 +9,8 @@ from celery import Celery
 
 from celery_delayq import DelayQ
 from celery_delayq.errors import ConfigError, DelayQError
-from celery_delayq.schedule.items import ItemReader
+from celery_delayq.schedule.items import Item, ItemReader, ManyFailed, ManyReport
 from celery_delayq.schedule.message_template import message_id_of_id, template_key
-from celery_delayq.schedule.schedule_many import Item, ManyFailed, ManyReport
 
 
 def nothing() -> None:
