@@ -20,8 +20,8 @@ State = Literal["scheduled", "paused", "ready", "running"]
 #: The codes by which scripts return outcomes.
 StatusCode = Literal["d", "w", "r", "c", "p", "k", "x", "u"]
 
-#: What a cancel does with ready messages: cancel them too, only free their unique keys (workers
-#: refuse them), or leave them unchanged.
+#: What a cancel does with ready messages: ``"cancel"`` cancels them too, ``"free"`` frees only
+#: their unique keys (workers refuse them), ``"leave"`` leaves them unchanged.
 ReadyAction = Literal["cancel", "free", "leave"]
 
 #: Several messages may have one id; the first of their codes in this order is returned.
@@ -160,7 +160,7 @@ class ListedEntry(NamedTuple):
         return self.score - PAUSED_OFFSET_MS if self.score >= PAUSED_OFFSET_MS else self.score
 
     @property
-    def place_ms(self) -> int:
+    def listed_due_ms(self) -> int:
         """The due time (ms) that decides the place of the entry on the pages."""
         return self.due_ms if self.was_due is None else self.was_due
 

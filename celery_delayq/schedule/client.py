@@ -45,11 +45,15 @@ from celery_delayq.store.scripting.calls import Steps
 from celery_delayq.store.session import Session
 from celery_delayq.store.stores import Stores, find_steps_of
 
+#: The code of an entry that is due at another time than expected.
+_CHANGED: StatusCode = "c"
+
 #: Attempts to move an entry by an amount while others move it.
 MOVE_ATTEMPTS = 5
 
-#: The steps of a change in one queue, which may be repeated: they have a token.
-_ChangeSteps = Callable[[Store, str, Layout], Steps[list[StatusCode]]]
+#: Returns the Redis calls of a change in one queue, from the store, the queue, its layout and a
+#: token. The token makes a repetition harmless.
+_ChangeSteps = Callable[[Store, str, Layout, str], Steps[list[StatusCode]]]
 
 
 class Schedule:
@@ -274,18 +278,17 @@ class Schedule:
     ) -> Sequence[Outcome]:
         if not ids:
             return []
-        token = uuid4().hex
 
-        def steps(store: Store, name: str, layout: Layout) -> Steps[list[StatusCode]]:
+        def steps(store: Store, name: str, layout: Layout, token: str) -> Steps[list[StatusCode]]:
             return store.control.cancel_steps(
                 name, layout, ids, if_due=if_due, ready=ready, token=token
             )
 
         change = _Change(ids, queue, steps)
-        codes = self._ask(change.make)
-        outcomes = [outcome_of(each) for each in zip(*codes, strict=True)]
+        codes_by_queue = self._ask(change.make)
+        outcomes = [outcome_of(codes) for codes in zip(*codes_by_queue, strict=True)]
         outcomes = outcomes or [Outcome.UNKNOWN] * len(ids)
-        done = {id for id, outcome in zip(ids, outcomes, strict=True) if outcome}
+        done = {id for id, it in zip(ids, outcomes, strict=True) if it is Outcome.DONE}
         note_cancelled(self._session.app, done, change.scheduled(), reason)
         return outcomes
 
@@ -326,13 +329,11 @@ class Schedule:
         if due is None:
             outcome = self._shift(id, shift_ms(by), queue, if_due)
         else:
-            token = uuid4().hex
+            moves = [(id, due, if_due)]
             outcome = self._change(
                 id,
                 queue,
-                lambda store, name, _: store.control.reschedule_steps(
-                    name, [(id, due, if_due)], token
-                ),
+                lambda store, name, _, token: store.control.reschedule_steps(name, moves, token),
             )
         if outcome is Outcome.PAST:
             raise InvalidETA(
@@ -349,11 +350,11 @@ class Schedule:
         A task whose name is paused runs when the name resumes. The outcome is that of
         :meth:`reschedule`.
         """
-        id, if_due, token = id_of(id), bound_ms("if_eta", if_eta), uuid4().hex
+        id, if_due = id_of(id), bound_ms("if_eta", if_eta)
         return self._change(
             id,
             queue,
-            lambda store, name, layout: store.control.run_now_steps(
+            lambda store, name, layout, token: store.control.run_now_steps(
                 name, layout, [id], if_due=if_due, token=token
             ),
         )
@@ -371,20 +372,18 @@ class Schedule:
         codes: dict[tuple[str, str], StatusCode] = {}
         for _ in range(MOVE_ATTEMPTS):
             for each in self.find(id, queue=queue):
-                place, due = (each.queue, each._name), due_of_eta(each.due).ms
-                if codes.get(place, "c") == "c":
-                    codes[place] = self._move(each, due, shift_due(due, by_ms), if_due)
-            if "c" not in codes.values() or if_due is not None:
+                entry, due = (each.queue, each._name), due_of_eta(each.due).ms
+                if codes.get(entry, _CHANGED) == _CHANGED:
+                    move = each._name, shift_due(due, by_ms), due if if_due is None else if_due
+                    codes[entry] = self._move(each.queue, move)
+            if _CHANGED not in codes.values() or if_due is not None:
                 break
         return outcome_of([*codes.values()])
 
-    def _move(self, each: ScheduledTask, due: int, new: Due, if_due: int | None) -> StatusCode:
+    def _move(self, queue: str, move: tuple[str, Due, int]) -> StatusCode:
         token = uuid4().hex
-        move = each._name or each.id, new, due if if_due is None else if_due
-        codes = self._ask(
-            lambda stores: stores.of(each.queue).control.reschedule(each.queue, [move], token)
-        )
-        return codes[0]
+        [code] = self._ask(lambda stores: stores.of(queue).control.reschedule(queue, [move], token))
+        return code
 
     # -- to add
 
@@ -479,9 +478,7 @@ class Schedule:
         InvalidFilter
             The name is no text, or empty.
         """
-        _check_one_name(queue, task)
-        token = uuid4().hex
-        return self._ask(lambda stores: stores.pause(queue, task, token=token))
+        return self._set_pause(queue, task, resume=False)
 
     def resume(self, *, queue: str | None = None, task: str | None = None) -> bool:
         """Resume a paused queue or task name; its overdue tasks cause no burst.
@@ -503,9 +500,15 @@ class Schedule:
         InvalidFilter
             The name is no text, or empty.
         """
-        _check_one_name(queue, task)
+        return self._set_pause(queue, task, resume=True)
+
+    def _set_pause(self, queue: str | None, task: str | None, *, resume: bool) -> bool:
+        check_name("queue", queue)
+        check_name("task", task)
+        if (queue is None) == (task is None):
+            raise ConfigError(f"queue={queue!r}, task={task!r}: give either a queue or a task name")
         token = uuid4().hex
-        return self._ask(lambda stores: stores.pause(queue, task, resume=True, token=token))
+        return self._ask(lambda stores: stores.pause(queue, task, resume=resume, token=token))
 
     def paused(self) -> Paused:
         """Return the paused queues and tasks, with the times of their pauses."""
@@ -542,7 +545,7 @@ class Schedule:
             names = [each.name for each in found]
             # A second attempt does not find entries that the first attempt has cancelled.
             entries.update((each._name, each) for each in scheduled_among(store, queue, names))
-            dues = [each.place_ms for each in found]
+            dues = [each.listed_due_ms for each in found]
             return store.control.cancel(queue, layout, names, if_due=dues, token=token)
 
         def report(cancelled: Sequence[ListedEntry]) -> None:
@@ -582,7 +585,8 @@ class Schedule:
         ) -> Sequence[StatusCode]:
             when = due_in(store)
             moves = [
-                (x.name, when or shift_due_or_past(x.place_ms, by_ms), x.place_ms) for x in found
+                (x.name, when or shift_due_or_past(x.listed_due_ms, by_ms), x.listed_due_ms)
+                for x in found
             ]
             return store.control.reschedule(queue, moves, token)
 
@@ -601,7 +605,7 @@ class Schedule:
         def change(
             store: Store, queue: str, layout: Layout, found: Sequence[ListedEntry], token: str
         ) -> Sequence[StatusCode]:
-            names, dues = [each.name for each in found], [each.place_ms for each in found]
+            names, dues = [each.name for each in found], [each.listed_due_ms for each in found]
             return store.control.run_now(queue, layout, names, if_due=dues, token=token)
 
         # Each entry goes to the head of the ready list, so the entry that is due first comes last.
@@ -613,14 +617,15 @@ class Schedule:
 class _Change:
     """A change of the entries with some ids, in the queues that have them.
 
-    The change keeps the places that it found. A second request does not find entries that the
-    first request has cancelled.
+    :meth:`make` may be called again after a lost reply. It then reuses the entries found the first
+    time, because cancelled entries are not found again.
     """
 
     def __init__(self, ids: Sequence[str], queue: str | None, steps: _ChangeSteps) -> None:
         self._ids = ids
         self._queue = queue
         self._steps = steps
+        self._token = uuid4().hex
         self._found: dict[str, dict[str, Location]] = {}
 
     def make(self, stores: Stores) -> list[list[StatusCode]]:
@@ -631,7 +636,9 @@ class _Change:
             if its:
                 self._found.setdefault(name, {}).update({each.name: each for each in its})
         queues = [name for name in layouts if name in self._found]
-        codes = stores.run_each(queues, lambda store, name: self._steps(store, name, layouts[name]))
+        codes = stores.run_each(
+            queues, lambda store, name: self._steps(store, name, layouts[name], self._token)
+        )
         return [*codes.values()]
 
     def scheduled(self) -> list[ScheduledTask]:
@@ -642,13 +649,6 @@ class _Change:
             for place in places.values()
             if place.record is not None
         ]
-
-
-def _check_one_name(queue: str | None, task: str | None) -> None:
-    check_name("queue", queue)
-    check_name("task", task)
-    if (queue is None) == (task is None):
-        raise ConfigError(f"queue={queue!r}, task={task!r}: give either a queue or a task name")
 
 
 def id_of(id: Any) -> str:

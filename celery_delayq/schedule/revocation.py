@@ -15,7 +15,7 @@ from celery_delayq.model.envelope import Label
 from celery_delayq.model.lookup import Name, to_text
 from celery_delayq.model.names import check_name
 from celery_delayq.model.payload import MessageFields, TaskMessage
-from celery_delayq.model.scheduled import Bulk, Outcome
+from celery_delayq.model.scheduled import Bulk
 from celery_delayq.schedule.client import Schedule
 from celery_delayq.settings import Settings
 from celery_delayq.store.keys import Layout
@@ -109,47 +109,38 @@ class Revocation:
             raise ConfigError(f"root_id={root_id!r}, group_id={group_id!r}: give one of them")
         canvas = Canvas("r", root_id) if root_id is not None else Canvas("g", group_id or "")
         self._store(canvas=canvas)
-        bulk = Bulk(dry_run=False)
-
-        def add(outcomes: Sequence[Outcome]) -> None:
-            bulk.total += len(outcomes)
-            bulk.outcomes.update(outcomes)
-            if progress is not None:
-                progress(bulk)
-
-        def note_read() -> None:
-            bulk.found += 1
-            if progress is not None and bulk.found % PROGRESS_ENTRIES == 0:
-                progress(bulk)
-
-        def matches(task: MessageFields) -> bool:
-            return canvas in Canvas.all_of(task.headers, task.own)
-
-        self._cancel_all(matches, note_read, add)
-        return bulk
+        return self._cancel_all(
+            lambda task: canvas in Canvas.all_of(task.headers, task.own), progress or bool
+        )
 
     def _cancel_all(
         self,
         matches: Callable[[MessageFields], bool],
-        note_read: Callable[[], object] = lambda: None,
-        after: Callable[[Sequence[Outcome]], object] = lambda _: None,
-    ) -> None:
+        progress: Callable[[Bulk], object] = bool,
+    ) -> Bulk:
         """Cancel scheduled tasks that match, then free the unique keys of ready tasks that match.
 
         The ready lists are read second, from the end where tasks are added. So tasks that are
         promoted in between are found.
         """
+        bulk = Bulk(dry_run=False)
 
         def found() -> Iterator[str]:
             for each in self._schedule.entries():
-                note_read()
+                bulk.found += 1
+                if bulk.found % PROGRESS_ENTRIES == 0:
+                    progress(bulk)
                 if matches(each):
                     yield each.id
 
         for batch in batches(found(), CANCEL_BATCH):
-            after(self._schedule.cancel_revoked(batch))
+            outcomes = self._schedule.cancel_revoked(batch)
+            bulk.total += len(outcomes)
+            bulk.outcomes.update(outcomes)
+            progress(bulk)
         for queue, layout in self._ask(_queues_with_ready).items():
             self._ask(partial(_free_ready, queue, layout, matches))
+        return bulk
 
     def _store(
         self,

@@ -110,7 +110,9 @@ def read_page(stores: Stores, filter: Filter, limit: int, after: Cursor | None) 
     names = sorted(queues_of(stores, filter.queue))
     single = len(names) == 1
     found, last_due = _read(stores, where, names, limit, after)
-    listed = [(each.place_ms, name, each) for name, its in found.items() for each in its.entries]
+    listed = [
+        (each.listed_due_ms, name, each) for name, its in found.items() for each in its.entries
+    ]
     ends = [
         (its.end.key_and_name[0], name, its.end.key_and_name[1])
         for name, its in found.items()
@@ -166,7 +168,9 @@ def _read(
             if page.last_due is not None:
                 last_due = max(page.last_due, last_due or page.last_due)
         # Of each queue, all entries before the last entry of the page must be known.
-        keys = heapq.nsmallest(limit, (e.place_ms for its in found.values() for e in its.entries))
+        keys = heapq.nsmallest(
+            limit, (e.listed_due_ms for its in found.values() for e in its.entries)
+        )
         begin = {
             name: its.end
             for name, its in found.items()

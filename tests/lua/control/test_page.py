@@ -300,7 +300,7 @@ def test_a_page_takes_what_has_moved_since_at_its_former_place(store: Bench) -> 
     store.control.reschedule(QUEUE, [("e1", Due(FAR + 9), None), ("e3", Due(FAR - 9), None)])
 
     rest = store.control.page(QUEUE, EntryCondition(), 5, first.end, began=began).entries
-    assert [(each.name, each.due_ms, each.place_ms) for each in rest] == [
+    assert [(each.name, each.due_ms, each.listed_due_ms) for each in rest] == [
         ("e2", FAR + 2, FAR + 2),
         ("e3", FAR - 9, FAR + 3),
     ]
