@@ -41,6 +41,7 @@ from celery_delayq.webhook.addresses import (
     Host,
     Network,
     WebhookUrl,
+    address_of,
     is_allowed,
     network,
     parse,
@@ -126,11 +127,11 @@ class Webhook:
         object.__setattr__(self, "hosts", tuple(Host.of(entry) for entry in self.allow))
         object.__setattr__(self, "networks", tuple(network(text) for text in self.allow_networks))
         for entry, host in zip(self.allow, self.hosts, strict=True):
-            literal = WebhookUrl("https", host.name, 443, "/", "/").literal
-            if literal is not None and not is_allowed(literal, self.networks):
+            address = address_of(host.name)
+            if address is not None and not is_allowed(address, self.networks):
                 raise ConfigError(
                     f"Webhook(allow=[{entry!r}]): that is no public address; if it is meant, add "
-                    f"allow_networks=['{literal}']"
+                    f"allow_networks=['{address}']"
                 )
         if self.secret is not None:
             key_of(self.secret)
@@ -189,12 +190,6 @@ def check_url(url: Any, settings: Webhook) -> WebhookUrl:
         raise InvalidWebhook(
             f"webhook {target.shown}: {target.host} with port {target.port} is not allowed; "
             f"Webhook(allow=…) has {', '.join(settings.allow)}"
-        )
-    literal = target.literal
-    if literal is not None and not is_allowed(literal, settings.networks):
-        raise InvalidWebhook(
-            f"webhook {target.shown}: that is no public address; if it is meant, add its network "
-            "to Webhook(allow_networks=[…])"
         )
     return target
 

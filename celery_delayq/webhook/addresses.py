@@ -80,11 +80,6 @@ class WebhookUrl(NamedTuple):
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == DEFAULT_PORTS[self.scheme] else f"{host}:{self.port}"
 
-    @property
-    def literal(self) -> Address | None:
-        """The host if it is an address, or None."""
-        return _literal(self.host)
-
 
 class Host(NamedTuple):
     """An entry of the allow list; *port* None is the scheme's port, 0 is any port."""
@@ -109,12 +104,12 @@ class Host(NamedTuple):
         )
         if not isinstance(entry, str):
             raise wrong
-        if _literal(entry) is not None:
-            return cls(str(_literal(entry)), False, None)
+        if address_of(entry) is not None:
+            return cls(str(address_of(entry)), False, None)
         wildcard = entry.startswith("*.")
         name, digits = _host_and_port(entry.removeprefix("*."))
         port = 0 if digits in (None, "*") else _port(digits)
-        if name is None or (wildcard and _literal(name) is not None) or port is None:
+        if name is None or (wildcard and address_of(name) is not None) or port is None:
             raise wrong
         return cls(name, wildcard, None if digits is None else port)
 
@@ -124,7 +119,7 @@ class Host(NamedTuple):
         if port not in (0, target.port):
             return False
         if self.wildcard:
-            return target.literal is None and target.host.endswith(f".{self.name}")
+            return address_of(target.host) is None and target.host.endswith(f".{self.name}")
         return target.host == self.name
 
 
@@ -225,7 +220,7 @@ def resolve(target: WebhookUrl, networks: Iterable[Network], deadline: float) ->
     DeliveryFailed
         The name is unknown, or no name server answered in time.
     """
-    literal = target.literal
+    literal = address_of(target.host)
     addresses = [literal] if literal is not None else _look_up(target, deadline)
     networks = tuple(networks)
     for address in addresses:
@@ -258,7 +253,8 @@ def _look_up(target: WebhookUrl, deadline: float) -> list[Address]:
     return list(dict.fromkeys(ip_address(each[4][0]) for each in answer))
 
 
-def _literal(host: str) -> Address | None:
+def address_of(host: str) -> Address | None:
+    """Return the address that a host is; None for a name."""
     try:
         return ip_address(host)
     except ValueError:
@@ -280,11 +276,11 @@ def _port(digits: str) -> int | None:
 def _host(text: str) -> str | None:
     """Return a host in its normal form, or None if it is invalid."""
     if text.startswith("["):
-        address = _literal(text[1:-1]) if text.endswith("]") else None
+        address = address_of(text[1:-1]) if text.endswith("]") else None
         # A zone names an interface of this machine.
         return str(address) if isinstance(address, IPv6Address) and "%" not in text else None
     name = text.lower().removesuffix(".")
-    if isinstance(_literal(name), IPv4Address):
+    if isinstance(address_of(name), IPv4Address):
         return name
     labels = name.split(".")
     if len(name) > 253 or not all(map(_is_label, labels)) or _NUMERIC_LABEL.fullmatch(labels[-1]):
