@@ -3,7 +3,8 @@
 A script changes messages and counters in one step (``include/totals.lua``). So the death of a
 process or a lost reply changes no counter. At every moment ::
 
-    accepted + replayed = gone + present
+    accepted + replayed = acked + cancelled + replaced + moved + purged + taken
+                          + dead_lettered - aside + present
 
 where *present* are the scheduled, paused, ready and leased messages of the queue.
 """
@@ -90,17 +91,6 @@ class Totals:
     taken: int = 0
     dead_lettered: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(REASONS, 0))
     aside: int = 0
-
-    @property
-    def gone(self) -> int:
-        """Number of messages that have left the queue."""
-        ended = self.acked + self.cancelled + self.replaced + self.moved + self.purged + self.taken
-        return ended + sum(self.dead_lettered.values()) - self.aside
-
-    @property
-    def present(self) -> int:
-        """Number of messages that are scheduled, ready or leased by these counters."""
-        return self.accepted + self.replayed - self.gone
 
     @property
     def counts(self) -> dict[str, int]:

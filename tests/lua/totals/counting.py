@@ -7,7 +7,7 @@ import json
 from celery_delayq.model.totals import Totals
 from celery_delayq.store.schedule import Store
 from tests.lua.bench import DEFAULT, QUEUE, Bench
-from tests.support.totals import totals_of
+from tests.support.totals import present_by, totals_of
 
 #: A message that can be replayed unchanged.
 MESSAGE = json.dumps(
@@ -57,7 +57,7 @@ class Counting:
         totals = totals_of(self._store.client, queue)
         now, before = _shown(totals), self._before.get(queue, {})
         self._before[queue] = now
-        assert totals.present == present(self._store, queue)
+        assert present_by(totals) == present(self._store, queue)
         found = {name: number - before.get(name, 0) for name, number in now.items()}
         assert min(found.values(), default=0) >= 0
         return {name: number for name, number in found.items() if number}
