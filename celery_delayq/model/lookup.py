@@ -185,6 +185,15 @@ class EntryCondition(NamedTuple):
     due_to: int | None = None
     step: int | None = None
 
+    def covers(self, task: str, due_ms: int, step: int | None) -> bool:
+        """Return whether an entry with these values meets the condition."""
+        return (
+            self.task in (None, task)
+            and self.step in (None, step)
+            and (self.due_from is None or self.due_from <= due_ms)
+            and (self.due_to is None or due_ms <= self.due_to)
+        )
+
     def due_by(self, latest_ms: int | None) -> EntryCondition:
         """Return the condition for entries due at *latest_ms* or earlier; None: no new limit."""
         if latest_ms is None or (self.due_to is not None and self.due_to <= latest_ms):

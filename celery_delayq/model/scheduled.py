@@ -287,14 +287,9 @@ class Filter:
 
     def matches(self, task: ScheduledTask) -> bool:
         """Return whether an entry matches."""
-        where = self.where()
-        low, high, due = where.due_from, where.due_to, due_of_eta(task.due).ms
-        return (
-            (low is None or low <= due)
-            and (high is None or due <= high)
-            and self.queue in (None, task.queue)
-            and self.task in (None, task.task)
-            and self.priority in (None, task.priority)
+        due_ms = due_of_eta(task.due).ms
+        return self.queue in (None, task.queue) and self.where().covers(
+            task.task, due_ms, task.priority
         )
 
 

@@ -90,13 +90,8 @@ class ScheduleRow(NamedTuple):
 
     def is_meant(self, filter: Filter) -> bool:
         """Return whether the entry matches a filter."""
-        where = filter.where()
-        return (
-            filter.queue in (None, self.queue)
-            and where.task in (None, self.task)
-            and where.step in (None, self.step)
-            and (where.due_from is None or where.due_from <= self.due_ms)
-            and (where.due_to is None or self.due_ms <= where.due_to)
+        return filter.queue in (None, self.queue) and filter.where().covers(
+            self.task, self.due_ms, self.step
         )
 
     def checked(self) -> ScheduleRow:
