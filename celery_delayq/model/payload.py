@@ -90,14 +90,12 @@ class MessageFields:
     @property
     def args(self) -> Sequence[Any] | None:
         """Positional arguments; None if they cannot be read."""
-        args: Sequence[Any] | None = self._body()[0]
-        return args
+        return self._body()[0]
 
     @property
     def kwargs(self) -> dict[str, Any] | None:
         """Keyword arguments; None if they cannot be read."""
-        kwargs: dict[str, Any] | None = self._body()[1]
-        return kwargs
+        return self._body()[1]
 
     def arguments(self) -> dict[str, Any]:
         """Return the arguments as JSON types, and as the text that the sender wrote.
@@ -109,7 +107,7 @@ class MessageFields:
         texts = {name: self.headers.get(name) for name in ("argsrepr", "kwargsrepr")}
         return {"args": args, "kwargs": kwargs, **texts}
 
-    def _body(self) -> tuple[Any, Any]:
+    def _body(self) -> tuple[Sequence[Any] | None, dict[str, Any] | None]:
         try:
             args, kwargs, _ = body_of(self.message or {})
             return args, kwargs

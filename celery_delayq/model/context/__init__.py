@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from contextlib import ContextDecorator
 from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import lru_cache, wraps
+from functools import cached_property, lru_cache, wraps
 from reprlib import repr as short_repr
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, TypeVar, cast
@@ -73,7 +73,7 @@ class EncodedContext(NamedTuple):
 NO_VALUES = EncodedContext(MappingProxyType({}), "")
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(eq=False)
 class State:
     """The values bound at one point.
 
@@ -94,33 +94,25 @@ class State:
     trace: Trace | None
     outer: State | None
     undo: Callable[[], None] | None = None
-    _values: Mapping[str, Any] | None = None
-    _line: str | None = None
 
-    @property
+    @cached_property
     def values(self) -> Mapping[str, Any]:
         """All values by name, with those of the trace."""
-        if self._values is None:
-            values = foreign.loads(self.encoded.text or "{}")
-            if self.trace is not None:
-                values.update(self.trace.as_headers())
-            self._values = MappingProxyType(values)
-        return self._values
+        values = foreign.loads(self.encoded.text or "{}")
+        if self.trace is not None:
+            values.update(self.trace.as_headers())
+        return MappingProxyType(values)
 
-    @property
+    @cached_property
     def line(self) -> str:
         """All values in one short line for people, without ``tracestate``."""
-        if self._line is None:
-            shown = (
-                f"{name}={_shown(value)}"
-                for name, value in self.values.items()
-                if name != trace_context.STATE
-            )
-            line = " ".join(shown)
-            self._line = (
-                line if len(line) <= MAX_LOG_CHARACTERS else f"{line[: MAX_LOG_CHARACTERS - 1]}…"
-            )
-        return self._line
+        shown = (
+            f"{name}={_shown(value)}"
+            for name, value in self.values.items()
+            if name != trace_context.STATE
+        )
+        line = " ".join(shown)
+        return line if len(line) <= MAX_LOG_CHARACTERS else f"{line[: MAX_LOG_CHARACTERS - 1]}…"
 
 
 _BOUND_VALUES: ContextVar[State | None] = ContextVar("delayq_context", default=None)
