@@ -2,8 +2,8 @@
 
 Messages of one kind have the same task and the same options. They differ only in ids, arguments and
 times. A template holds the encoded text of the first message, with placeholders for these parts. A
-template is used only if it makes the same bytes of the first call as Celery. Celery makes the
-messages of tasks that may differ in other parts.
+template is used only if its text of the first call equals Celery's message byte for byte. Of tasks
+whose messages may differ in other parts, Celery makes every message.
 """
 
 from __future__ import annotations
@@ -147,10 +147,12 @@ class Template:
     ) -> None:
         name, task, _ = job.target
         self._text = text
-        self._tail = tail
-        self._queues, self._step = routed.queues, routed.entry.priority
+        #: The end of the body: Celery's embedded options. The beginning is the JSON of arguments
+        #: and keyword arguments without its last bracket.
+        self._body_tail = tail
+        self._queues, self._priority_step = routed.queues, routed.entry.priority
         self._policy = routed.entry.policy
-        self._check = (
+        self._check_arguments = (
             getattr(task, "__header__", None) if task is not None and task.typing else None
         )
         self._zone = app.timezone
@@ -160,7 +162,7 @@ class Template:
         chosen = unique.options_of(task, options)
         if job.unique_key is not None:
             chosen["unique_key"] = job.unique_key
-        self._rule = unique.rule_of(name, task, chosen)
+        self._unique_rule = unique.rule_of(name, task, chosen)
         self._skip_after = unique.skip_after_of(chosen)
 
     @classmethod
@@ -187,6 +189,7 @@ class Template:
         token = os.urandom(8).hex()
 
         def mark(mapping: dict[str, Any], key: str, name: str, value: Any = None) -> None:
+            """Put a placeholder; with *value*, only where the message has this value."""
             if value is None or mapping.get(key) == value:
                 mapping[key] = f"{token}{name}{token}"
 
@@ -204,22 +207,23 @@ class Template:
         mark(properties, "correlation_id", "id", job.id)
         mark(properties, "delivery_tag", "tag")
         mark(full_message, "body", "body")
-        constant = re.split(f'"{token}(\\w+){token}"', message_json.encode(full_message).decode())
-        if not body.startswith(start) or any(dumps(job.id) in text for text in constant[::2]):
+        # Texts, each followed by the name of a placeholder.
+        parts = re.split(f'"{token}(\\w+){token}"', message_json.encode(full_message).decode())
+        if not body.startswith(start) or any(dumps(job.id) in text for text in parts[::2]):
             return None
-        constant[::2] = [text.replace("%", "%%") for text in constant[::2]]
-        constant[1::2] = [f"%({name})s" for name in constant[1::2]]
-        head = routed.entry.data.partition(b"\n")[0].decode().split(" ")
-        head = [text.replace("%", "%%") for text in head]
-        head[2] = "%(message_id)s"
-        text = " ".join(head) + "\n" + "".join(constant)
+        parts[::2] = [text.replace("%", "%%") for text in parts[::2]]
+        parts[1::2] = [f"%({name})s" for name in parts[1::2]]
+        version, step, _, task = (
+            routed.entry.data.partition(b"\n")[0].decode().replace("%", "%%").split(" ")
+        )
+        text = f"{version} {step} %(message_id)s {task}\n" + "".join(parts)
         template = cls(app, job, options, routed, text, body[len(start) :])
         return template if template._reproduces(job, routed, message, sent) else None
 
     def fill(self, job: Job, sent: Sent | None = None) -> Routed:
         """Return the entry of a call of this kind, with the context *sent*."""
-        if self._check is not None:
-            self._check(*job.args, **job.kwargs)
+        if self._check_arguments is not None:
+            self._check_arguments(*job.args, **job.kwargs)
         values: dict[str, Any] = {"tag": f'"{job.message_id}{os.urandom(8).hex()}"'}
         if sent is not None:
             values[CONTEXT_FIELD] = dumps(sent.text)
@@ -245,18 +249,18 @@ class Template:
         values: dict[str, Any] = {"tag": f'"{message_id}{os.urandom(8).hex()}"', "eta": f'"{eta}"'}
         if self._expires is not None:
             self._add_expires(values, self._expires)
-        unique_key = "" if self._rule is None else self._rule.key(key)
+        unique_key = "" if self._unique_rule is None else self._unique_rule.key(key)
         record = self._fill_record(
             values, id, message_id, unique_key, f"[[], {kwargs}", "()", shown
         )
         return Routed(self._queues, self._entry(id, due, record))
 
     def _entry(self, id: str, due: Due, record: bytes) -> Entry:
-        return Entry(envelope.entry_id(id), due, self._step, record, self._policy)
+        return Entry(envelope.entry_id(id), due, self._priority_step, record, self._policy)
 
     def _record(self, job: Job, values: dict[str, Any]) -> bytes:
         """Return the record of a call; *values* hold its times in JSON."""
-        args, kwargs, given, rule = job.args, job.kwargs, job.unique_key, self._rule
+        args, kwargs, given, rule = job.args, job.kwargs, job.unique_key, self._unique_rule
         key = ""
         if rule is not None:
             key = rule.key(given) if type(given) is Key else rule.key_of(args, kwargs)
@@ -269,15 +273,15 @@ class Template:
     ) -> bytes:
         """Return the record with all values.
 
-        *body* is JSON without the last bracket; *shown* are the headers ``argsrepr`` and
-        ``kwargsrepr``.
+        *body* is JSON without the last bracket, as :attr:`_body_tail` continues it; *shown* are the
+        headers ``argsrepr`` and ``kwargsrepr``.
         """
         label = envelope.label_of(envelope.entry_id(id), message_id, self._skip_after, key)
         values["message_id"] = message_id
         values["label"] = f'"{label}"'
         values["id"] = dumps(id)
         values["argsrepr"], values["kwargsrepr"] = map(dumps, shown)
-        values["body"] = f'"{b64encode((body + self._tail).encode()).decode()}"'
+        values["body"] = f'"{b64encode((body + self._body_tail).encode()).decode()}"'
         return (self._text % values).encode()
 
     def _reproduces(
