@@ -17,6 +17,7 @@ from celery_delayq.store.paging import counts_of, listed_pages, queues_of
 from celery_delayq.store.schedule import Store
 from celery_delayq.store.session import Session
 from celery_delayq.store.stores import Stores
+from celery_delayq.utils.portions import batches
 
 #: Entries that one script call of a bulk operation changes.
 CHANGE_BATCH = 40
@@ -58,8 +59,8 @@ def change_all(
             "the filter leaves nothing out: give everything=True if all entries of all queues "
             "are meant"
         )
-    bulk = Bulk(dry_run)
-    where, began = filter.where(), session.ask(lambda stores: stores.began_us())
+    bulk, report = Bulk(dry_run), progress or bool
+    where, began = filter.where(), session.ask(Stores.began_us)
     known = session.ask(lambda stores: queues_of(stores, filter.queue))
     counts = session.ask(lambda stores: counts_of(stores, known, where._replace(step=None)))
     if where.step is None:
@@ -68,29 +69,25 @@ def change_all(
         bulk.outcomes[Outcome.DONE] = bulk.total
         return bulk
     queues = [queue for queue, number in counts.items() if number]
-    windows = _windows(session, where, began, queues, bulk, progress)
+    windows = _windows(session, where, began, queues, bulk, report)
     bulk.total = bulk.found
     if last_first:
         windows.reverse()
     last_windows = {window.queue: window for window in windows}
     for window in windows:
         goes_on = last_windows[window.queue] is not window
-        names = session.ask(partial(_read_window, where, began, window, goes_on))
-        names = names[::-1] if last_first else names
-        queue = window.queue
-        for start in range(0, len(names), CHANGE_BATCH):
-            batch, token = names[start : start + CHANGE_BATCH], uuid4().hex
+        found = session.ask(partial(_read_window, where, began, window, goes_on))
+        layout = known[window.queue]
+        for batch in batches(found[::-1] if last_first else found, CHANGE_BATCH):
             codes: Sequence[StatusCode] = ["d"] * len(batch)
             if not dry_run:
-                codes = session.ask(
-                    partial(_change_in_store, change, queue, known[queue], batch, token)
-                )
+                make = partial(_change_in_store, change, window.queue, layout, batch, uuid4().hex)
+                codes = session.ask(make)
             bulk.outcomes.update(OUTCOMES[code] for code in codes)
             if after_batch is not None and not dry_run:
                 done = zip(batch, codes, strict=True)
                 after_batch([each for each, code in done if code == "d"])
-            if progress is not None:
-                progress(bulk)
+            report(bulk)
     return bulk
 
 
@@ -100,7 +97,7 @@ def _windows(
     began: int,
     queues: Sequence[str],
     bulk: Bulk,
-    progress: Callable[[Bulk], object] | None,
+    report: Callable[[Bulk], object],
 ) -> list[_Window]:
     """Return the windows that contain all matching entries, and count the entries.
 
@@ -116,8 +113,8 @@ def _windows(
             windows.append(_Window(queue, start, page.end))
             start = page.end
             bulk.found += len(page.entries)
-            if progress is not None and len(page.entries) == PAGE_ENTRIES:
-                progress(bulk)
+            if len(page.entries) == PAGE_ENTRIES:
+                report(bulk)
     return windows
 
 
