@@ -130,28 +130,26 @@ class PeriodicTasks:
             **most,
         )
 
-        tried: PeriodicState | None = None
+        added: PeriodicState | None = None
 
-        def edit(there: Periodic | UnreadableEntry | None, now: int) -> Periodic:
-            nonlocal tried
-            if there is None or (replace and isinstance(there, UnreadableEntry)):
+        def edit(stored: Periodic | UnreadableEntry | None, now: int) -> Periodic:
+            nonlocal added
+            if stored is None or (replace and isinstance(stored, UnreadableEntry)):
                 begun = policy.must_be_due(policy.begin(definition, now, self._zone))
-                tried = begun.state
+                added = begun.state
                 return begun
-            if isinstance(there, UnreadableEntry):
+            if isinstance(stored, UnreadableEntry):
                 raise PeriodicExists(
                     f"there is a periodic entry {name!r} already, which cannot be read here; give "
                     "another name, or replace=True"
                 )
             if replace:
-                changed = policy.change(there, definition, now, self._zone)
-                return changed if there.status == "ended" else policy.must_be_due(changed)
-            state = there.state
-            written = tried and (tried.definition_hash, tried.anchor)
-            if written == (state.definition_hash, state.anchor):
-                return there  # the reply to an earlier attempt was lost
+                changed = policy.change(stored, definition, now, self._zone)
+                return changed if stored.status == "ended" else policy.must_be_due(changed)
+            if added is not None and added.has_same_origin(stored.state):
+                return stored  # an earlier attempt has added it, and the reply was lost
             raise PeriodicExists(
-                f"there is a periodic entry {name!r} already, made by {there.definition.source}; "
+                f"there is a periodic entry {name!r} already, made by {stored.definition.source}; "
                 "give another name, or replace=True"
             )
 
@@ -179,8 +177,8 @@ class PeriodicTasks:
         if "task" in changes:
             changes["task"] = getattr(changes["task"], "name", changes["task"])
 
-        def edit(there: Periodic | None, now: int) -> Periodic:
-            entry = required(name, there)
+        def edit(stored: Periodic | None, now: int) -> Periodic:
+            entry = required(name, stored)
             definition = changed_definition(entry.definition, changes, self._zone)
             changed = policy.change(entry, definition, now, self._zone)
             return policy.must_be_due(changed) if "schedule" in changes else changed
@@ -196,16 +194,16 @@ class PeriodicTasks:
         """
         entry: Periodic | UnreadableEntry | None = None
 
-        def edit(there: str | None) -> EntryWrite | None:
+        def remove(record: str | None) -> EntryWrite | None:
             nonlocal entry
-            if there is None:
+            if record is None:
                 return None  # perhaps an earlier attempt has removed it
-            entry = read_entry(name, there)
-            return EntryWrite(name, there.partition("\n")[0], "")
+            entry = read_entry(name, record)
+            return EntryWrite(name, record.partition("\n")[0], "")
 
-        self._session.ask(lambda stores: entries_of(self._session.app, stores).edit(name, edit))
+        self._session.ask(lambda stores: entries_of(self._session.app, stores).edit(name, remove))
         if isinstance(entry, Periodic):
-            self._withdraw(entry)
+            self._cancel_ticks(entry)
         return entry is not None
 
     def pause(self, name: str) -> Periodic | UnreadableEntry:
@@ -222,22 +220,23 @@ class PeriodicTasks:
             The state of the entry is unreadable too.
         """
 
-        def edit(there: Periodic | UnreadableEntry | None, _: int) -> Periodic | UnreadableEntry:
-            if isinstance(there, UnreadableEntry):
-                return there.as_paused()
-            entry = required(name, there)
+        def edit(stored: Periodic | UnreadableEntry | None, _: int) -> Periodic | UnreadableEntry:
+            if isinstance(stored, UnreadableEntry):
+                return stored.as_paused()
+            entry = required(name, stored)
             return entry if entry.status == "paused" else policy.pause(entry)
 
         paused: Periodic | UnreadableEntry = self._edit(name, edit)
-        unfired = () if isinstance(paused, UnreadableEntry) else self._withdraw(paused)
-        if unfired:
+        cancelled = () if isinstance(paused, UnreadableEntry) else self._cancel_ticks(paused)
+        if cancelled:
 
-            def correct(there: Periodic | None, _: int) -> Periodic | None:
-                if there is None or there.state != paused.state:
-                    return there
-                return policy.pause(there, unfired, self._zone)
+            def subtract(stored: Periodic | None, _: int) -> Periodic | None:
+                """Subtract the cancelled ticks, unless the entry has changed since."""
+                if stored is None or stored.state != paused.state:
+                    return stored
+                return policy.pause(stored, cancelled, self._zone)
 
-            paused = self._edit(name, correct) or paused
+            paused = self._edit(name, subtract) or paused
         return paused
 
     def resume(self, name: str) -> Periodic:
@@ -251,8 +250,8 @@ class PeriodicTasks:
             This process cannot read the entry.
         """
 
-        def edit(there: Periodic | None, now: int) -> Periodic:
-            entry = required(name, there)
+        def edit(stored: Periodic | None, now: int) -> Periodic:
+            entry = required(name, stored)
             return policy.resume(entry, now, self._zone) if entry.status == "paused" else entry
 
         return cast(Periodic, self._edit(name, edit))
@@ -279,9 +278,9 @@ class PeriodicTasks:
         def fire(stores: Stores) -> str | None:
             with TickScheduler(self._session.app, stores) as scheduler:
                 while True:
-                    found = ((each, each.periodic.get(name)) for each in stores)
-                    there = ((each, record) for each, record in found if record is not None)
-                    store, record = next(there, (stores.common, None))
+                    records = ((store, store.periodic.get(name)) for store in stores)
+                    found = (each for each in records if each[1] is not None)
+                    store, record = next(found, (stores.common, None))
                     entry = required(name, record and Periodic.unpack(name, record))
                     state = entry.state
                     if state.manual_id == manual_id:
@@ -289,7 +288,7 @@ class PeriodicTasks:
                     runs = state.manual_runs + 1
                     then = replace(state, manual_runs=runs, manual_id=manual_id)
                     now = store.now_ms()
-                    firing = Firing((now,), then, state, now)
+                    firing = Firing(ticks=(now,), then=then, refused=state, now=now)
                     (codes,) = scheduler.fire(store, [(entry, firing)], id)
                     if codes != "-":
                         return None if codes in OVERLAP_CODES else id
@@ -358,9 +357,9 @@ class PeriodicTasks:
         result: Any = None
 
         def write(stores: Stores) -> Any:
-            def change(there: str | None) -> EntryWrite | None:
+            def change(record: str | None) -> EntryWrite | None:
                 nonlocal result
-                before = None if there is None else read_entry(name, there)
+                before = None if record is None else read_entry(name, record)
                 result = edit(before, stores.now_ms())
                 if result is None or result == before:
                     return None
@@ -368,7 +367,7 @@ class PeriodicTasks:
                 definition: Any = getattr(result, "definition", None)
                 if definition != getattr(before, "definition", None):
                     check_place(self._session.app, stores, definition)
-                line = "" if there is None else there.partition("\n")[0]
+                line = (record or "").partition("\n")[0]
                 return EntryWrite(name, line, result.pack(), result.next_look_ms)
 
             return entries_of(self._session.app, stores).edit(name, change)
@@ -376,7 +375,7 @@ class PeriodicTasks:
         self._session.ask(write)
         return result
 
-    def _withdraw(self, entry: Periodic) -> Sequence[int]:
+    def _cancel_ticks(self, entry: Periodic) -> Sequence[int]:
         """Cancel the scheduled ticks of an entry, and return them."""
         ahead = policy.ahead_of(entry, self._zone)
         ids = [policy.tick_id(entry.name, tick) for tick in ahead]

@@ -102,7 +102,8 @@ class Definition:
     catch_up: CatchUp = "one"
     catch_up_max: int = 100
     overlap: Overlap = "allow"
-    #: The last rule with its anchor and time zone. Making a rule takes longer than using it.
+    #: The last rule with its anchor and time zone: making a rule takes longer than using it. A list
+    #: of at most one, because the dataclass is frozen.
     _cached_rule: list[tuple[int, tzinfo, Rule]] = field(
         default_factory=list, init=False, repr=False, compare=False
     )
@@ -161,7 +162,7 @@ class Definition:
             raise ConfigError(
                 f"{found.name}: args, kwargs and options are kept as JSON, {exc}"
             ) from exc
-        found.rule(0)
+        found.rule(0)  # raises InvalidSchedule if the schedule has no ticks
         return found
 
     def _check_fields(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from copy import copy
 from datetime import datetime, timedelta, timezone, tzinfo
 from typing import Any
 
@@ -17,7 +18,6 @@ from dateutil.rrule import (
     SECONDLY,
     WEEKLY,
     YEARLY,
-    rruleset,
     rrulestr,
 )
 
@@ -174,13 +174,8 @@ class Recurrence:
 
         dateutil computes all times from the start of a rule.
         """
-        near = rruleset()
-        for each in self._rule._rrule:
-            near.rrule(_counted_near(each, wall))
-        for date in self._rule._rdate:
-            near.rdate(date)
-        for date in self._rule._exdate:
-            near.exdate(date)
+        near = copy(self._rule)
+        near._rrule = [_counted_near(each, wall) for each in self._rule._rrule]
         return near
 
 

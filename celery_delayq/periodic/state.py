@@ -58,6 +58,10 @@ class PeriodicState:
     manual_id: str = ""
     status: Status = "on"
 
+    def has_same_origin(self, other: PeriodicState) -> bool:
+        """Return whether both states are of one entry, and no call has changed its definition."""
+        return (self.definition_hash, self.anchor) == (other.definition_hash, other.anchor)
+
     @property
     def line(self) -> str:
         """The state as the first line of a record."""
