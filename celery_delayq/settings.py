@@ -97,10 +97,11 @@ class Settings:
     #: Shorter delays skip the schedule, and the worker waits for them. In seconds.
     min_delay: float = _number(0.0, 0.0, 60.0)
 
-    #: Seconds without a heartbeat after which other processes get the messages of a process.
+    #: Seconds without a lease heartbeat after which other processes get the messages of a process.
     lease: float = _number(30.0, 1.0, 86_400.0)
 
-    #: A message that ends its process more often than this becomes a dead letter. 0: no limit.
+    #: After this number of deaths of its worker a task is delivered alone; the next death makes it
+    #: a dead letter. 0: no limit.
     max_deliveries: int = _number(5, 0, 1_000_000)
 
     #: Longest wait of an idle consumer between two looks at its ready lists, in seconds. With a

@@ -14,8 +14,8 @@ from celery_delayq.settings import Settings
 class Deliveries(Protocol):
     """Ends deliveries of messages, also after their connection was lost.
 
-    A delivery tag names the message. A delivery ends when the message is acknowledged, given back
-    or made a dead letter. kombu's channel acknowledges (``basic_ack``) and gives back
+    A delivery tag names the message. A delivery ends when the message is acknowledged, requeued or
+    made a dead letter. kombu's channel acknowledges (``basic_ack``) and requeues
     (``basic_reject``).
     """
 
@@ -24,13 +24,13 @@ class Deliveries(Protocol):
     def note_failure(
         self, tag: str, *, crashed: bool = False, reason: str | None = None, details: bytes = b""
     ) -> bool:
-        """Note why a message is about to be given back or rejected.
+        """Note why a message is about to be requeued or rejected.
 
         Parameters
         ----------
         crashed : bool
             Whether the process of the message died. After ``max_deliveries`` such deliveries the
-            message becomes a dead letter.
+            next one makes the message a dead letter.
         reason : str | None
             The reason of the dead letter.
         details : bytes
@@ -44,7 +44,7 @@ class Deliveries(Protocol):
         ...
 
     def note_cancelled(self, tag: str) -> None:
-        """Note that this process no longer works on a message, so that it may be given back."""
+        """Note that this process no longer works on a message, so that it may be requeued."""
         ...
 
     def add_dead_letter(self, tag: str, id: str, reason: str) -> bool:
