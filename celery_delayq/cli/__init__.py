@@ -1,59 +1,59 @@
 """``celery -A app delayq …``: for people, and with ``--json`` for scripts.
 
-Put a new command into the module with similar commands, or into a module of its own, and into
-:data:`COMMANDS`. Commands of ``delayq dead`` and ``delayq periodic`` are in the rooms
-``dead_letters`` and ``periodic``. Declare each command with
+A command is a module of ``commands``, with the name of the command. Declare the command with
 :func:`~celery_delayq.cli.command.command`.
 """
 
 from __future__ import annotations
 
 from importlib import import_module
+from pathlib import Path
+from pkgutil import iter_modules
 
 import click
 
-#: Name of each command to its module and function. ``celery`` loads this module at every start,
-#: so the module of a command is imported only when the command is used.
-COMMANDS = {
-    "cancel": "celery_delayq.cli.change:cancel",
-    "cancel-canvas": "celery_delayq.cli.change:cancel_canvas",
-    "count": "celery_delayq.cli.show:count",
-    "dead": "celery_delayq.cli.dead_letters:dead",
-    "dispatch": "celery_delayq.cli.dispatch:dispatch",
-    "doctor": "celery_delayq.cli.checks.doctor:doctor",
-    "export": "celery_delayq.cli.transfer:export",
-    "fsck": "celery_delayq.cli.fsck:fsck",
-    "get": "celery_delayq.cli.show:get",
-    "health": "celery_delayq.cli.checks.health:health",
-    "import": "celery_delayq.cli.transfer:import_",
-    "list": "celery_delayq.cli.show:list_",
-    "metrics": "celery_delayq.cli.metrics:metrics",
-    "migrate": "celery_delayq.cli.migrate:migrate",
-    "pause": "celery_delayq.cli.pause:pause",
-    "paused": "celery_delayq.cli.pause:paused",
-    "periodic": "celery_delayq.cli.periodic:periodic",
-    "reschedule": "celery_delayq.cli.change:reschedule",
-    "resume": "celery_delayq.cli.pause:resume",
-    "run-now": "celery_delayq.cli.change:run_now",
-    "stats": "celery_delayq.cli.stats:stats",
-    "topology": "celery_delayq.cli.topology:topology",
+#: The module of each command that shares its module with other commands, or is a group. The module
+#: of any other command has its name, with ``_`` for ``-``.
+_SHARED_MODULES = {
+    "cancel": "change",
+    "cancel-canvas": "change",
+    "count": "show",
+    "dead": "dead_letters",
+    "export": "transfer",
+    "get": "show",
+    "import": "transfer",
+    "list": "show",
+    "pause": "pause",
+    "paused": "pause",
+    "reschedule": "change",
+    "resume": "pause",
+    "run-now": "change",
 }
+
+_FOLDER = Path(__file__).with_name("commands")
 
 
 class LazyGroup(click.Group):
-    """A group that imports the module of a command when the command is used."""
+    """A group that imports the module of a command when the command is used.
+
+    ``celery`` imports this module at every start.
+    """
 
     def list_commands(self, _: click.Context) -> list[str]:
         """Return the names of all commands."""
-        return [*COMMANDS]
+        modules = {module.name for module in iter_modules([str(_FOLDER)])}
+        alone = modules - {*_SHARED_MODULES.values()}
+        return sorted({*_SHARED_MODULES, *(name.replace("_", "-") for name in alone)})
 
-    def get_command(self, _: click.Context, name: str) -> click.Command | None:
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         """Return a command by its name, or None if it does not exist."""
-        if name not in COMMANDS:
+        if name not in self.list_commands(ctx):
             return None
-        module, attribute = COMMANDS[name].split(":")
-        found: click.Command = getattr(import_module(module), attribute)
-        return found
+        module = import_module(
+            f"{__name__}.commands.{_SHARED_MODULES.get(name, name.replace('-', '_'))}"
+        )
+        commands = (each for each in vars(module).values() if isinstance(each, click.Command))
+        return next((each for each in commands if each.name == name), None)
 
 
 @click.group(cls=LazyGroup)

@@ -30,7 +30,8 @@ def command(
     name : str | None
         The name of the command. Default: the name of the function.
     group : click.Group | None
-        The group of the command. Commands of ``delayq`` itself are listed in ``COMMANDS``.
+        The group of the command, ``dead`` or ``periodic``. None for ``delayq`` itself, which finds
+        its commands by the names of their modules.
     timeouts : bool
         Whether the command gives up a silent Redis. True for each command that ends by itself.
     """

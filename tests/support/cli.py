@@ -5,10 +5,12 @@ from __future__ import annotations
 import inspect
 import json
 import os
+import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 import click
@@ -22,6 +24,17 @@ from tests.support import passwords
 #: The first words of a command that is to be interrupted. A shell starts background commands with
 #: SIGINT ignored. The low priority lets the test run first on a busy machine.
 INTERRUPTIBLE = ("env", "--default-signal=INT", "nice")
+
+#: A time in a text, and the form in which commands show times to people.
+TIME = re.compile(r"\b\d{4}-\d\d-\d\d\S*")
+_EXACT_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{3})?[+-]\d\d:\d\d")
+
+
+def times_in(text: str) -> set[datetime]:
+    """Return all times in a text; each must be exact, one word, and have its offset."""
+    found = [each.rstrip(",.:") for each in TIME.findall(text)]
+    assert [each for each in found if not _EXACT_TIME.fullmatch(each)] == []
+    return {datetime.fromisoformat(each) for each in found}
 
 
 @contextmanager
@@ -75,6 +88,8 @@ class CommandLine:
         if result.exception is not None and not isinstance(result.exception, SystemExit):
             raise result.exception
         passwords.check(f"delayq {' '.join(args)}", f"{result.stdout}\n{result.stderr}")
+        if columns >= 80 and not {"--json", "--help", "-"} & {*args}:
+            times_in(result.stdout)
         return Ran(result.exit_code, result.stdout, result.stderr)
 
 

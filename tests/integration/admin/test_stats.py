@@ -13,7 +13,7 @@ from rich.console import Console
 
 from celery_delayq import DelayQ
 from celery_delayq.admin.stats import QueueStats
-from celery_delayq.cli.stats import queues_table
+from celery_delayq.cli.commands.stats import queues_table
 from celery_delayq.store import gauges
 from celery_delayq.store.keys import Keys, Layout
 from celery_delayq.testing import WorkerProcess, wait_until

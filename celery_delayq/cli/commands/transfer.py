@@ -12,8 +12,8 @@ from rich.text import Text
 from celery_delayq.app import DelayQ
 from celery_delayq.cli import options, screen
 from celery_delayq.cli.command import command
+from celery_delayq.cli.commands.show import ENTRIES
 from celery_delayq.cli.items import ItemKind
-from celery_delayq.cli.show import ENTRIES
 from celery_delayq.cli.text import number_of, shown_id
 from celery_delayq.model.scheduled import Filter
 from celery_delayq.transfer.results import Exported, Imported, ImportOutcome, TransferProgress

@@ -14,7 +14,7 @@ from celery_delayq.admin.reporting import Refused
 from celery_delayq.app import DelayQ
 from celery_delayq.cli import options, screen
 from celery_delayq.cli.command import command
-from celery_delayq.cli.periodic.entry_options import (
+from celery_delayq.cli.commands.periodic.entry_options import (
     TASK_OPTIONS,
     any_names_argument,
     as_options,
@@ -23,9 +23,9 @@ from celery_delayq.cli.periodic.entry_options import (
     unset_option,
     with_entry,
 )
-from celery_delayq.cli.periodic.import_periodic import import_
-from celery_delayq.cli.periodic.outcomes import EntryOutcome, change_entries
-from celery_delayq.cli.periodic.tables import PERIODIC_ENTRIES, Entry, source_of
+from celery_delayq.cli.commands.periodic.import_periodic import import_
+from celery_delayq.cli.commands.periodic.outcomes import EntryOutcome, change_entries
+from celery_delayq.cli.commands.periodic.tables import PERIODIC_ENTRIES, Entry, source_of
 from celery_delayq.cli.text import quoted
 from celery_delayq.errors import (
     ConfigError,

@@ -14,7 +14,7 @@ from celery_delayq.app import DelayQ
 from celery_delayq.cli import options, screen
 from celery_delayq.cli.apply import Action, apply, future_eta
 from celery_delayq.cli.command import command
-from celery_delayq.cli.dead_letters.dead_letter_options import (
+from celery_delayq.cli.commands.dead_letters.dead_letter_options import (
     DEAD_LETTER_ID_HELP,
     ReplayOptions,
     place_argument,
@@ -22,10 +22,10 @@ from celery_delayq.cli.dead_letters.dead_letter_options import (
     with_dead_letter_selection,
     with_replay_options,
 )
-from celery_delayq.cli.dead_letters.tables import DEAD_LETTERS, print_archived
+from celery_delayq.cli.commands.dead_letters.tables import DEAD_LETTERS, print_archived
+from celery_delayq.cli.commands.transfer import print_imported, progress_of_report
 from celery_delayq.cli.items import Bar, SelectedKind
 from celery_delayq.cli.text import shown_id, span
-from celery_delayq.cli.transfer import print_imported, progress_of_report
 from celery_delayq.model.dead_letter import DeadFilter, DeadLetter
 from celery_delayq.model.scheduled import Outcome
 from celery_delayq.utils.text import spelled

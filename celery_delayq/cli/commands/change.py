@@ -10,6 +10,7 @@ from celery_delayq.app import DelayQ
 from celery_delayq.cli import screen
 from celery_delayq.cli.apply import Action, apply, future_eta, logging_in_one_line, print_bulk
 from celery_delayq.cli.command import command
+from celery_delayq.cli.commands.show import ENTRIES
 from celery_delayq.cli.options import (
     DurationType,
     Selection,
@@ -20,7 +21,6 @@ from celery_delayq.cli.options import (
     root_option,
     with_selection,
 )
-from celery_delayq.cli.show import ENTRIES
 from celery_delayq.cli.text import span
 
 

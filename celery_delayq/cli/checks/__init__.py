@@ -1,1 +1,0 @@
-"""Commands that check the whole system: ``health`` and ``doctor``."""
