@@ -56,7 +56,7 @@ KINDS = {
         "second message with the same id that is not listed: is not found by its id", "listed"
     ),
     "gone_running": Kind(
-        "counts as running, and no process holds it: keeps its unique key, cannot be cancelled",
+        "counts as running, and is leased to no process: keeps its unique key, cannot be cancelled",
         "forgotten, and its unique key is free",
     ),
     "next_due_late": Kind(
@@ -64,7 +64,7 @@ KINDS = {
     ),
     "unregistered": Kind("the registry lacks the queue", "added, with this app's priority steps"),
     "unleased": Kind(
-        "process that holds messages without a lease: they would never come back",
+        "process that has messages without a lease: they would never come back",
         "the lease ends one lease from now",
     ),
     "unwatched": Kind("leases that nobody looks at when they end", "looked at by then"),

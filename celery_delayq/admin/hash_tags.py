@@ -122,11 +122,13 @@ def _unfinished_revokes(stores: Stores, seconds: float) -> list[bytes]:
     """Return the revokes that the first tag has and another tag lacks."""
     first, *others = stores
     since = first.now_ms() - int((seconds - min(REVOKE_EXPIRY_SECONDS, seconds / 2)) * 1000)
-    found = (_lacking(others, some) for some, _ in first.control.revoked_members(since))
+    found = (_lacked_by_any(others, some) for some, _ in first.control.revoked_members(since))
     seen = [member for some in found for member in some]
     if seen:
         time.sleep(SETTLE_SECONDS)
-    return [member for some in batches(seen, REVOKE_BATCH) for member in _lacking(others, some)]
+    return [
+        member for some in batches(seen, REVOKE_BATCH) for member in _lacked_by_any(others, some)
+    ]
 
 
 def _finish_revokes(stores: Stores, seconds: float, members: list[bytes]) -> int:
@@ -142,7 +144,7 @@ def _finish_revokes(stores: Stores, seconds: float, members: list[bytes]) -> int
     return finished
 
 
-def _lacking(stores: list[Store], members: list[bytes]) -> list[bytes]:
+def _lacked_by_any(stores: list[Store], members: list[bytes]) -> list[bytes]:
     """Return the members that at least one store lacks, in the order of *members*."""
     lacking = {each for store in stores for each in store.control.not_remembered(members)}
     return [member for member in members if member in lacking]

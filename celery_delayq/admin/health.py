@@ -31,10 +31,10 @@ def why_not_ready(app: Celery, timeout: float = 5.0) -> str:
     ConfigError
         A setting or the URL is invalid, or the broker is not of this package.
     """
-    return within(app, lambda: _why_not(app, timeout), timeout)
+    return answer_within(app, lambda: _ask_broker(app, timeout), timeout)
 
 
-def within(app: Celery, question: Callable[[], str], timeout: float) -> str:
+def answer_within(app: Celery, question: Callable[[], str], timeout: float) -> str:
     """Return the result of *question*, or an error text after *timeout* seconds."""
     try:
         return begin(question).result(timeout)
@@ -42,7 +42,7 @@ def within(app: Celery, question: Callable[[], str], timeout: float) -> str:
         return f"the broker at {broker_address(app)} did not answer in {timeout:g} s"
 
 
-def _why_not(app: Celery, timeout: float) -> str:
+def _ask_broker(app: Celery, timeout: float) -> str:
     try:
         with app.connection_for_write(connect_timeout=timeout) as connection:
             connection.connect()

@@ -80,9 +80,9 @@ class _Check:
     def run(self, queue: str | None) -> Iterator[Report]:
         self._shared_types()
         known, names = dict[str, Layout](), set[str]()
-        with self._surviving(""):
+        with self._wrong_type_as_finding(""):
             known = layouts(self._store.registry())
-        with self._surviving(""):
+        with self._wrong_type_as_finding(""):
             names = self._checks.named()
         names |= known.keys()
         if queue is not None:
@@ -99,7 +99,7 @@ class _Check:
         layout_of = {name: known.get(name, self._store.layout) for name in queues}
         for name, layout in layout_of.items():
             self._types(name, self._tracks.wrong_types(name, layout))
-            yield from self._held(name)
+            yield from self._check_running(name)
             for look in (
                 self._checks.index,
                 self._checks.entries,
@@ -111,17 +111,19 @@ class _Check:
                 self._checks.deaths,
             ):
                 yield from self._walk(name, look)
-            with self._surviving(name):
+            with self._wrong_type_as_finding(name):
                 for ids in [*batches(self._all_holders(name), CALL_MEMBERS)] or [[]]:
-                    self._take(
+                    self._add_findings(
                         name, self._checks.leases(name, ids, self._lease, repair=self._repair)
                     )
-            with self._surviving(name):
+            with self._wrong_type_as_finding(name):
                 # A queue with a promote_rate below 1 is promoted less than once a second.
                 rate = layout.limits.promote_rate
                 deferred = max(DEFER_SECONDS, 1 / rate if rate else 0)
-                self._take(name, self._checks.queue(name, layout, deferred, repair=self._repair))
-            with self._surviving(name):
+                self._add_findings(
+                    name, self._checks.queue(name, layout, deferred, repair=self._repair)
+                )
+            with self._wrong_type_as_finding(name):
                 self._totals(name, layout)
             yield report
         if queue is None:
@@ -130,17 +132,17 @@ class _Check:
     def _walk(self, queue: str, look: Callable[..., Batch]) -> Iterator[Report]:
         """Check all members of a key in batches."""
         cursor = None
-        with self._surviving(queue):
+        with self._wrong_type_as_finding(queue):
             while cursor != 0:
                 batch = look(queue, cursor or 0, repair=self._repair)
-                self._take(queue, batch)
+                self._add_findings(queue, batch)
                 cursor = batch.cursor
                 self._report.done += batch.looked
                 yield self._report
 
-    def _held(self, queue: str) -> Iterator[Report]:
+    def _check_running(self, queue: str) -> Iterator[Report]:
         """Find messages that count as running but are leased to no process."""
-        with self._surviving(queue):
+        with self._wrong_type_as_finding(queue):
             missing = {
                 each.message: each
                 for each in islice(self._tracks.tracked(queue, "running"), MAX_TRACKED_MESSAGES)
@@ -156,13 +158,13 @@ class _Check:
             by_holder = sorted(missing.values(), key=attrgetter("holder"))
             for holder, those in groupby(by_holder, attrgetter("holder")):
                 for group in batches(those, CALL_MEMBERS):
-                    self._gone(queue, holder, group)
+                    self._add_missing(queue, holder, group)
 
-    def _gone(self, queue: str, holder: str, group: Sequence[Tracked]) -> None:
+    def _add_missing(self, queue: str, holder: str, group: Sequence[Tracked]) -> None:
         """Report messages that count as leased to a process, but were not found."""
         gone = self._tracks.gone(queue, [holder], group, repair=self._repair)
         if gone is not None:
-            self._take(queue, gone)
+            self._add_findings(queue, gone)
         else:
             self._report.notes.append(
                 f"{queue}: {len(group):,} messages that count as running were not found, "
@@ -179,23 +181,23 @@ class _Check:
             holders = self._all_holders(queue)
             batch = self._tracks.totals(queue, layout, holders, repair=self._repair)
             if batch is not None:
-                self._take(queue, batch)
+                self._add_findings(queue, batch)
                 return
         self._report.notes.append(
             f"{queue}: the counters were not compared with the messages, of which too many are "
-            "held, or by processes that come and go"
+            "leased, or by processes that come and go"
         )
 
     def _all_holders(self, queue: str) -> list[str]:
         """Return the processes that may have leased messages, with or without a valid lease."""
         return sorted({*self._holders.get(queue, ()), *self._checks.leaseholders(queue)})
 
-    def _take(self, queue: str, batch: Batch) -> None:
+    def _add_findings(self, queue: str, batch: Batch) -> None:
         for found in batch.found:
             self._report.add(queue, found)
 
     @contextmanager
-    def _surviving(self, queue: str) -> Iterator[None]:
+    def _wrong_type_as_finding(self, queue: str) -> Iterator[None]:
         """Report a key of the wrong type as a finding, and continue with the next check."""
         try:
             yield

@@ -40,8 +40,8 @@ GIVE_BACK_ATTEMPTS = 5
 class Moved:
     """Counts of messages so far.
 
-    *gone* messages did not exist any more. *left* messages are unreadable or have no queue. They
-    stay in place or become dead letters. *held* messages are leased to a process that may still
+    *gone* messages did not exist any more. *unmovable* messages are unreadable or have no queue:
+    they stay in place or become dead letters. *leased* messages belong to a process that may still
     run.
     """
 
@@ -49,13 +49,13 @@ class Moved:
     scheduled: int = 0
     ready: int = 0
     gone: int = 0
-    left: int = 0
-    held: int = 0
+    unmovable: int = 0
+    leased: int = 0
 
     @property
     def done(self) -> int:
         """Number of processed messages."""
-        return self.scheduled + self.ready + self.gone + self.left + self.held
+        return self.scheduled + self.ready + self.gone + self.unmovable + self.leased
 
 
 def check_single(session: Session) -> None:
@@ -105,7 +105,7 @@ def from_stock(app: Celery, *, dry_run: bool = False) -> Iterator[Moved]:
             except (ValueError, TypeError, InvalidETA):
                 queues = []
             if not queues:
-                moved.left += 1
+                moved.unmovable += 1
                 yield moved
                 continue
             if dry_run:
@@ -144,21 +144,21 @@ def to_stock(app: Celery, *, dry_run: bool = False, spare_living: bool = False) 
     """
     with app.connection_for_write() as connection:
         store: Store = connection.default_channel.store
-        back = _Back(store, dry_run=dry_run, spare_living=spare_living)
+        returning = _ReturnToStock(store, dry_run=dry_run, spare_living=spare_living)
         known = layouts(store.registry())
         empty: dict[str, set[str]] = {queue: set() for queue in known}
-        holders = {**empty, **back.repair.holders()}
-        back.moved.total = sum(back.count(queue, held_by) for queue, held_by in holders.items())
-        yield back.moved
-        for queue, held_by in holders.items():
+        holders = {**empty, **returning.repair.holders()}
+        returning.moved.total = sum(returning.count(*each) for each in holders.items())
+        yield returning.moved
+        for queue, worker_ids in holders.items():
             layout = known.get(queue, store.layout)
-            yield from back.schedule(queue, layout)
-            quarantined = back.repair.quarantined(queue)
-            for worker_id in sorted(held_by):
-                yield from back.held(queue, layout, worker_id)
-            yield from back.quarantined(queue, layout, quarantined)
-            back.ready(queue, layout)
-            back.tidy(queue)
+            yield from returning.return_schedule(queue, layout)
+            quarantined = returning.repair.quarantined(queue)
+            for worker_id in sorted(worker_ids):
+                yield from returning.return_leased(queue, layout, worker_id)
+            yield from returning.return_quarantined(queue, layout, quarantined)
+            returning.clear_ready_lists(queue, layout)
+            returning.remove_empty_leases(queue)
 
 
 def etas_in_lists(app: Celery) -> int:
@@ -190,7 +190,7 @@ def has_future_eta(message: bytes, now_ms: int) -> bool:
     return due is not None and due.ms > now_ms
 
 
-class _Back:
+class _ReturnToStock:
     """Gives messages back to stock workers, one queue at a time."""
 
     def __init__(self, store: Store, *, dry_run: bool, spare_living: bool) -> None:
@@ -203,15 +203,15 @@ class _Back:
 
     def count(self, queue: str, worker_ids: Iterable[str]) -> int:
         """Return the number of messages to move."""
-        held = (len(self.store.leases.leased_fields(queue, name)) for name in worker_ids)
-        return self.store.scheduled(queue) + sum(held) + self.repair.quarantined(queue)
+        leased = (len(self.store.leases.leased_fields(queue, name)) for name in worker_ids)
+        return self.store.scheduled(queue) + sum(leased) + self.repair.quarantined(queue)
 
-    def schedule(self, queue: str, layout: Layout) -> Iterator[Moved]:
+    def return_schedule(self, queue: str, layout: Layout) -> Iterator[Moved]:
         """Give back the scheduled entries, in order of their due times.
 
         A pass may miss entries that are added meanwhile. So passes are repeated until none is left.
         """
-        left: set[str] = set()
+        unreadable: set[str] = set()
         stores = Stores.single(self.store)
 
         def ask(read: Callable[[Stores], FoundPage]) -> FoundPage:
@@ -225,9 +225,9 @@ class _Back:
                 ask, queue, EntryCondition(), CALL_MEMBERS, began=began, records=False
             )
             for page in pages:
-                names = [each.name for each in page.entries if each.name not in left]
+                names = [each.name for each in page.entries if each.name not in unreadable]
                 for some in self._portions(queue, names):
-                    left |= self._release(queue, layout, some)
+                    unreadable |= self._release(queue, layout, some)
                     found = not self.dry_run
                     yield self.moved
 
@@ -239,7 +239,7 @@ class _Back:
 
     def _release(self, queue: str, layout: Layout, names: Sequence[str]) -> set[str]:
         """Give back entries; return the names of unreadable entries."""
-        moved, left = self.moved, set()
+        moved, unreadable = self.moved, set()
         for _ in range(GIVE_BACK_ATTEMPTS):
             now, some = self.store.now_ms(), []
             for name, score, record in self.repair.scheduled(queue, names):
@@ -251,8 +251,8 @@ class _Back:
                         raise RecordError("no record")
                     some.append(Release(name, score, record, _stock_message(record, score, now)))
                 except (RecordError, ValueError, LookupError, TypeError, AttributeError):
-                    left.add(name)
-                    moved.left += 1
+                    unreadable.add(name)
+                    moved.unmovable += 1
             codes: Sequence[StatusCode] = ["d"] * len(some)
             if some and not self.dry_run:
                 codes = self.repair.give_back(queue, layout, some)
@@ -261,9 +261,9 @@ class _Back:
             names = [each.name for each, x in zip(some, codes, strict=True) if x == "c"]
             if not names:
                 break
-        return left
+        return unreadable
 
-    def ready(self, queue: str, layout: Layout) -> None:
+    def clear_ready_lists(self, queue: str, layout: Layout) -> None:
         """Clear the ready index, and remove the cancelled messages from the ready lists."""
         if self.dry_run:
             return
@@ -294,7 +294,7 @@ class _Back:
         for each in some:
             self.tracks.forget_ready(queue, layout, [each])
 
-    def held(self, queue: str, layout: Layout, worker_id: str) -> Iterator[Moved]:
+    def return_leased(self, queue: str, layout: Layout, worker_id: str) -> Iterator[Moved]:
         """Give back the messages of a process. They run next, in the order of their leases."""
         moved, leases = self.moved, self.store.leases
         fields = sorted(leases.leased_fields(queue, worker_id), key=place_of)
@@ -303,17 +303,17 @@ class _Back:
         for end in range(len(fields), 0, -CALL_MEMBERS):
             batch = fields[max(0, end - CALL_MEMBERS) : end]
             if spared:
-                moved.held += len(batch)
+                moved.leased += len(batch)
             else:
                 ready, dead_lettered = len(batch), 0
                 if not self.dry_run:
                     ready, dead_lettered = leases.requeue(queue, worker_id, batch, layout=layout)
                 moved.ready += ready
-                moved.left += dead_lettered
+                moved.unmovable += dead_lettered
                 moved.gone += len(batch) - ready - dead_lettered
             yield moved
 
-    def quarantined(self, queue: str, layout: Layout, before: int) -> Iterator[Moved]:
+    def return_quarantined(self, queue: str, layout: Layout, before: int) -> Iterator[Moved]:
         """Give back the quarantined messages.
 
         *before* is the number of quarantined messages at the start. All others were leased, and are
@@ -327,10 +327,10 @@ class _Back:
         moved.ready -= self.repair.quarantined(queue) - before
         while any(outcome := self.repair.release_quarantined(queue, layout)):
             moved.ready += outcome[0]
-            moved.left += outcome[1]
+            moved.unmovable += outcome[1]
             yield moved
 
-    def tidy(self, queue: str) -> None:
+    def remove_empty_leases(self, queue: str) -> None:
         """Remove leases without messages, expired or not."""
         if self.dry_run:
             return

@@ -132,7 +132,7 @@ METRICS: tuple[MetricInfo, ...] = (
     _gauge(
         "leasing_processes",
         "queue",
-        help="Processes that hold messages of the queue and extend their leases.",
+        help="Processes that have messages of the queue and extend their leases.",
     ),
     _gauge(
         "schedule_memory_bytes",

@@ -17,7 +17,7 @@ from celery_delayq.admin.away import masters_away
 from celery_delayq.admin.doctor import rabbitmq, redis_server, settings, work
 from celery_delayq.admin.doctor.finding import FAULT, UNKNOWN, WARNING, Diagnosis, Finding, Problem
 from celery_delayq.admin.doctor.subject import OnRedis
-from celery_delayq.admin.health import within
+from celery_delayq.admin.health import answer_within
 from celery_delayq.admin.rabbitmq.broker import open_channel
 from celery_delayq.errors import BrokerUnavailable, CommandRefused, DelayQError
 from celery_delayq.settings import Settings
@@ -220,7 +220,7 @@ def _away(session: Session, timeout: float) -> str:
             return describe_error(exc, session.app)
         return ""
 
-    return within(session.app, ask, timeout)
+    return answer_within(session.app, ask, timeout)
 
 
 def _server(subject: OnRedis) -> str:

@@ -109,8 +109,8 @@ def leases(subject: OnRedis) -> Iterator[Problem]:
         if isinstance(its, Exception):
             raise its
         stuck = sum(
-            held
-            for _, ends, held in its
+            leased
+            for _, ends, leased in its
             if unseen > MAX_ENDED_LEASE_SECONDS * 1000
             or lease_now - ends > MAX_ENDED_LEASE_SECONDS * 1000
         )
@@ -177,11 +177,11 @@ def stock_workers(subject: OnRedis) -> Iterator[Problem]:
             "longer or has a longer ETA",
             "let its broker URL begin with delayq+redis:// (docs/migration.md)",
         )
-    held = subject.store.unacked_count(subject.store.keys.stock("unacked"))
-    if held:
+    unacked = subject.store.unacked_count(subject.store.keys.stock("unacked"))
+    if unacked:
         yield Problem(
             WARNING,
-            f"stock workers hold {held:,} messages, or have left them when they ended",
+            f"stock workers have {unacked:,} messages, or had them when they ended",
             "once all stock workers are stopped: celery -A <app> delayq migrate --from stock",
         )
 
@@ -203,7 +203,7 @@ def stock_etas(subject: OnRedis) -> Iterator[Problem]:
                 WARNING,
                 f"{spelled(queue.name)}: {etas:,} of the first {len(found):,} ready messages have "
                 "a future ETA: stock producers put them there. A worker of this package that takes "
-                "one moves it to the schedule, a stock worker holds it in memory",
+                "one moves it to the schedule, a stock worker keeps it in memory",
                 "let the broker URL of producers begin with delayq+redis:// (docs/migration.md)",
             )
 

@@ -113,12 +113,12 @@ def _move(channel: Channel, queue: str, moved: Moved, prepare: Prepare) -> Itera
                     copies = []
                 sent += copies
                 tags += [message.delivery_tag] * len(copies)
-                moved.left += not copies
+                moved.unmovable += not copies
             refused = {tags[place] for place in channel.send(sent)}
             for tag in {*tags} - refused:
                 taken.basic_ack(tag)
             moved.scheduled += len({*tags} - refused)
-            moved.left += len(refused)
+            moved.unmovable += len(refused)
             yield moved
     finally:
         if taken.is_open:

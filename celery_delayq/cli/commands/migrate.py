@@ -29,7 +29,7 @@ _LEFT_TO_NEW_WORKERS = (
     "This command leaves them there: the first new worker that takes one moves it to the schedule."
 )
 _LEFT_TO_STOCK_WORKERS = (
-    "They stay there: a stock worker that takes one holds it in memory until its ETA."
+    "They stay there: a stock worker that takes one keeps it in memory until its ETA."
 )
 
 
@@ -124,12 +124,12 @@ def _running_workers(app: Celery) -> str:
 def _report(moved: Moved, parts: list[str], dry_run: bool) -> bool:
     if moved.gone:
         parts.append(f"{moved.gone:,} were gone meanwhile")
-    if moved.left:
-        parts.append(f"{moved.left:,} unreadable or without a queue were left where they are")
-    if moved.held:
+    if moved.unmovable:
+        parts.append(f"{moved.unmovable:,} unreadable or without a queue were left where they are")
+    if moved.leased:
         parts.append(
-            f"{moved.held:,} belong to processes that sent a heartbeat of late; repeat this when "
+            f"{moved.leased:,} belong to processes that sent a heartbeat of late; repeat this when "
             "they have ended"
         )
     screen.console().print(f"{'would move' if dry_run else 'moved'}: {', '.join(parts)}")
-    return not (moved.left or moved.held)
+    return not (moved.unmovable or moved.leased)

@@ -46,7 +46,7 @@ def test_what_killed_workers_held_goes_back_where_it_was(
     assert delayq.stats().leased == 7
     moved = list(to_stock(app))[-1]
 
-    assert (moved.total, moved.ready, moved.gone, moved.left, moved.held) == (9, 9, 0, 0, 0)
+    assert (moved.total, moved.ready, moved.gone, moved.unmovable, moved.leased) == (9, 9, 0, 0, 0)
 
     def ids(key: str) -> list[str]:
         return [message["headers"]["id"] for message in ready(delayq_redis.client, key)]
@@ -139,7 +139,7 @@ def test_an_unreadable_quarantined_becomes_a_dead_letter(
 
     moved = list(to_stock(app))[-1]
 
-    assert (moved.total, moved.ready, moved.left) == (2, 1, 1)
+    assert (moved.total, moved.ready, moved.unmovable) == (2, 1, 1)
     assert delayq_redis.client.lrange("celery", 0, -1) == [b"{}"]
     [dead_letter] = delayq.store.dead_letters.all("celery")
     assert (dead_letter.reason, dead_letter.message) == (

@@ -57,7 +57,7 @@ def test_what_a_stock_worker_held_moves_to_the_schedule(
 
     moved = list(from_stock(app))[-1]
 
-    assert (moved.total, moved.scheduled, moved.ready, moved.left) == (40, 40, 0, 0)
+    assert (moved.total, moved.scheduled, moved.ready, moved.unmovable) == (40, 40, 0, 0)
     etas = {m["headers"]["id"]: m["headers"]["eta"] for m in stored(delayq_redis.client)}
     assert etas == dict.fromkeys(f"id-{n}" for n in range(40))
     assert delayq.count(task="stock.add") == 40
@@ -97,7 +97,7 @@ def test_what_cannot_be_read_or_has_no_queue_is_left(
 
     moved = list(from_stock(app))[-1]
 
-    assert (moved.left, moved.done, moved.total) == (3, 3, 3)
+    assert (moved.unmovable, moved.done, moved.total) == (3, 3, 3)
     assert delayq_redis.client.hgetall("unacked") == {k.encode(): v for k, v in held.items()}
 
 
@@ -114,7 +114,7 @@ def test_the_schedule_goes_back_as_stock_messages(
 
     moved = list(to_stock(app))[-1]
 
-    assert (moved.total, moved.ready, moved.left) == (31, 31, 0)
+    assert (moved.total, moved.ready, moved.unmovable) == (31, 31, 0)
     messages = ready(delayq_redis.client)
     assert {m["headers"]["id"] for m in messages} == {f"id-{n}" for n in range(30)}
     for message in messages:
@@ -215,7 +215,7 @@ def test_the_command_line_refuses_while_workers_run_but_for_a_dry_run(
 
 
 @pytest.mark.parametrize(
-    ("way", "outcome"), [("--from", "moves it to the schedule"), ("--to", "holds it in memory")]
+    ("way", "outcome"), [("--from", "moves it to the schedule"), ("--to", "keeps it in memory")]
 )
 def test_the_command_line_says_what_becomes_of_etas_in_the_ready_lists(
     app: Celery, stock: Celery, way: str, outcome: str

@@ -247,7 +247,7 @@ def test_each_task_goes_back_as_it_is_by_now(
     moved = list(to_stock(ours))[-1]
 
     assert back_in(shop) == expected
-    assert (moved.left, moved.held, moved.gone) == (0, 0, 0)
+    assert (moved.unmovable, moved.leased, moved.gone) == (0, 0, 0)
     assert shop.delayq.count_dead() == dead
     own = {key for key in snapshot(shop.client) if not key.startswith("_kombu.")}
     kept = {"{celery}:wake", "delayq:queues", "delayq:control"}

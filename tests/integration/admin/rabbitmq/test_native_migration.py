@@ -90,7 +90,7 @@ def test_a_native_task_that_nobody_here_would_get_stays(
 
     moved = [_last(from_native(scene.app)) for _ in range(2)]
 
-    assert [(each.scheduled, each.left, each.total) for each in moved] == [(0, 1, 1)] * 2
+    assert [(each.scheduled, each.unmovable, each.total) for each in moved] == [(0, 1, 1)] * 2
 
 
 def _wait_all(scene: RabbitMQScene, move: Callable[..., Iterator[Moved]], count: int) -> None:
@@ -153,7 +153,7 @@ def test_what_cannot_be_moved_stays_and_holds_up_nothing(
 
     moved = _last(to_native(scene.app))
 
-    assert (moved.scheduled, moved.left) == (1, 3)
+    assert (moved.scheduled, moved.unmovable) == (1, 3)
     assert scene.channel.basic_get("plain").properties["application_headers"]["id"] == "good"
 
 
