@@ -16,7 +16,8 @@ from hypothesis import HealthCheck, settings
 
 from celery_delayq.embedded import EmbeddedRedis, ports
 from celery_delayq.embedded.rabbitmq import EmbeddedRabbitMQ
-from tests.support import passwords
+from celery_delayq.testing import wait
+from tests.support import TIMEOUT, passwords
 from tests.support.cluster import Cluster
 from tests.support.left_out import need_rabbitmq
 from tests.support.versions import read_once
@@ -25,6 +26,7 @@ pytest_plugins = ["celery_delayq.testing.fixtures"]
 if os.environ.get("TEST_LEAST_RIGHTS"):
     pytest_plugins.append("tests.support.least_rights")
 
+wait.DEFAULT_TIMEOUT = TIMEOUT
 
 #: On a loaded machine an example takes any time, and a test that is right must not fail for it.
 settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from celery_delayq.embedded.child_process import ChildProcess, log_from
-from celery_delayq.testing.wait import DEFAULT_TIMEOUT, wait_until
+from celery_delayq.testing.wait import seconds_of, wait_until
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -118,7 +118,7 @@ class ManagedProcess:
         """The output since the last start."""
         return self._child.log_since_start(self.log_file)
 
-    def wait_log(self, pattern: str, timeout: float = DEFAULT_TIMEOUT) -> re.Match[str]:
+    def wait_log(self, pattern: str, timeout: float | None = None) -> re.Match[str]:
         """Wait until `pattern` is found in the output since the last start.
 
         Parameters
@@ -126,7 +126,7 @@ class ManagedProcess:
         pattern
             Regular expression; ``^`` and ``$`` match at lines.
         timeout
-            Seconds.
+            Seconds, as for `wait_until`.
 
         Raises
         ------
@@ -152,7 +152,7 @@ class ManagedProcess:
         assert match is not None
         return match
 
-    def wait(self, timeout: float = DEFAULT_TIMEOUT) -> int:
+    def wait(self, timeout: float | None = None) -> int:
         """Wait until the main process has ended, and return its exit code.
 
         Raises
@@ -161,9 +161,9 @@ class ManagedProcess:
             The process still runs after `timeout` seconds.
         """
         try:
-            return self._popen().wait(timeout)
-        except subprocess.TimeoutExpired:
-            raise self._failure(f"still runs after {timeout:g} s") from None
+            return self._popen().wait(seconds_of(timeout))
+        except subprocess.TimeoutExpired as error:
+            raise self._failure(f"still runs after {error.timeout:g} s") from None
 
     # -- ending it ----------------------------------------------------------------------------
 
@@ -184,15 +184,15 @@ class ManagedProcess:
         self.send_signal(signal.SIGKILL)
         self.wait()
 
-    def stop(self, timeout: float = DEFAULT_TIMEOUT) -> int | None:
+    def stop(self, timeout: float | None = None) -> int | None:
         """End the process by SIGTERM, after `timeout` seconds by SIGKILL; return its exit code.
 
         Remaining children are killed.
         """
-        self._child.end(timeout)
+        self._child.end(seconds_of(timeout))
         return self.returncode
 
-    def restart(self, timeout: float = DEFAULT_TIMEOUT) -> Self:
+    def restart(self, timeout: float | None = None) -> Self:
         """Stop the process as `stop` does, and start it again."""
         self.stop(timeout)
         return self.start()

@@ -8,13 +8,19 @@ from typing import TypeVar
 
 _Found = TypeVar("_Found")
 
-#: Seconds: only a hang reaches them, however busy the machine is.
-DEFAULT_TIMEOUT = 240.0
+#: Longest wait in seconds where a call has no *timeout*. A test suite for a busy machine may set it
+#: in its ``conftest.py``.
+DEFAULT_TIMEOUT = 60.0
+
+
+def seconds_of(timeout: float | None) -> float:
+    """Return a timeout in seconds, the default for None."""
+    return DEFAULT_TIMEOUT if timeout is None else timeout
 
 
 def wait_until(
     condition: Callable[[], _Found],
-    timeout: float = DEFAULT_TIMEOUT,
+    timeout: float | None = None,
     what: str | Callable[[], str] = "the condition",
     *,
     interval: float = 0.02,
@@ -26,7 +32,7 @@ def wait_until(
     condition
         Called at least once; its errors are raised.
     timeout
-        Seconds.
+        Seconds; 60 by default (``DEFAULT_TIMEOUT`` of this module).
     what
         Name of the condition in the error, or a function that returns the name. The function is
         called after the timeout.
@@ -38,10 +44,11 @@ def wait_until(
     TimeoutError
         `condition` stayed false for `timeout`.
     """
-    deadline = time.monotonic() + timeout
+    seconds = seconds_of(timeout)
+    deadline = time.monotonic() + seconds
     while not (found := condition()):
         if time.monotonic() >= deadline:
             text = what if isinstance(what, str) else what()
-            raise TimeoutError(f"waited {timeout:g} s in vain for {text}")
+            raise TimeoutError(f"waited {seconds:g} s in vain for {text}")
         time.sleep(interval)
     return found

@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from celery_delayq.testing.processes import ManagedProcess, ProcessFailed
-from celery_delayq.testing.wait import DEFAULT_TIMEOUT, wait_until
+from celery_delayq.testing.wait import wait_until
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -109,13 +109,13 @@ class WorkerProcess(ManagedProcess):
             self.kill()
             raise
 
-    def wait_ready(self, timeout: float = DEFAULT_TIMEOUT) -> Self:
+    def wait_ready(self, timeout: float | None = None) -> Self:
         """Wait until the worker consumes.
 
         Parameters
         ----------
         timeout
-            Seconds.
+            Seconds, as for `wait_until`.
 
         Raises
         ------
@@ -125,7 +125,7 @@ class WorkerProcess(ManagedProcess):
         self.wait_log(READY_LINE, timeout)
         return self
 
-    def wait(self, timeout: float = DEFAULT_TIMEOUT) -> int:
+    def wait(self, timeout: float | None = None) -> int:
         """Wait until the main process has ended, and return its exit code.
 
         Raises
