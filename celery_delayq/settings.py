@@ -238,7 +238,9 @@ class Settings:
         return replace(settings, queues=own)
 
 
-def misplaced(transport_options: Mapping[str, Any] | None, others: Collection[str]) -> list[str]:
+def misplaced_option_warnings(
+    transport_options: Mapping[str, Any] | None, others: Collection[str]
+) -> list[str]:
     """Return a warning for each transport option that probably belongs into ``delayq``.
 
     *others* are options that kombu knows. Other unknown options are ignored, because a newer kombu
@@ -271,11 +273,11 @@ def _limits(settings: Settings, queue: str, given: Any) -> Limits:
     """Return the limits of one queue. Limits that are not given are the general ones."""
     if not isinstance(given, Mapping) or not set(given) <= set(Limits.options()):
         # Only names, because a value may be a URL with a password.
-        told = f"is {hide(given)}"
+        problem = f"is {hide(given)}"
         if isinstance(given, Mapping):
-            told = f"has {', '.join(sorted({*map(str, given)} - {*Limits.options()}))}"
+            problem = f"has {', '.join(sorted({*map(str, given)} - {*Limits.options()}))}"
         raise ConfigError(
-            f"delayq setting queues[{queue!r}] {told}: expected a mapping with some of "
+            f"delayq setting queues[{queue!r}] {problem}: expected a mapping with some of "
             f"{', '.join(Limits.options())}"
         )
     values = {
@@ -301,11 +303,11 @@ def _checked(setting: str, name: str, value: Any) -> Any:
         expected = f"a {'whole number' if whole else f'number{unit}'} from {low:g} to {high:g}"
         is_valid = is_integer(value, low, high) if whole else is_finite(value, low, high)
     if not is_valid:
-        raise ConfigError(f"delayq setting {name}={_told(value)}: expected {expected}")
+        raise ConfigError(f"delayq setting {name}={_shown_value(value)}: expected {expected}")
     return float(value) if isinstance(default, float) else value
 
 
-def _told(value: Any) -> str:
+def _shown_value(value: Any) -> str:
     """Return a value for an error message, without the password of a URL."""
     return hide(value) if isinstance(value, (str, bytes)) else repr(value)
 

@@ -19,7 +19,7 @@ from celery_delayq.integration import worker
 from celery_delayq.integration.flower import change_flower
 from celery_delayq.integration.install import TRANSPORT
 from celery_delayq.integration.replace import make
-from celery_delayq.settings import ON_RABBITMQ, Settings, misplaced
+from celery_delayq.settings import ON_RABBITMQ, Settings, misplaced_option_warnings
 from celery_delayq.store import server_checks
 from celery_delayq.store.scripting.errors import translate_errors
 from celery_delayq.transport import url
@@ -47,7 +47,9 @@ class Transport(stock.Transport):
     def __init__(self, client: Connection, **kwargs: Any) -> None:
         self.plain = url.plain_connection(client)
         self.settings = Settings.from_options(client.transport_options, ON_RABBITMQ)
-        for text in misplaced(client.transport_options, self.Channel.from_transport_options):
+        for text in misplaced_option_warnings(
+            client.transport_options, self.Channel.from_transport_options
+        ):
             warn_once(logger, text)
         #: Temporary queues declared on this connection.
         self.temporary_queues: set[str] = set()

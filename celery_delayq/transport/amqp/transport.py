@@ -18,7 +18,7 @@ from kombu.transport import pyamqp
 from celery_delayq.errors import NotAllowed, UnsupportedServer
 from celery_delayq.integration.flower import change_flower
 from celery_delayq.integration.install import change_loop
-from celery_delayq.settings import ON_REDIS, Settings, misplaced
+from celery_delayq.settings import ON_REDIS, Settings, misplaced_option_warnings
 from celery_delayq.transport import url
 from celery_delayq.transport.amqp.channel import Channel
 from celery_delayq.transport.amqp.dead_letter_connection import DeadLetterConnection
@@ -100,7 +100,7 @@ class Transport(pyamqp.Transport):
             # kombu's own transport for this scheme does the same.
             self.plain.ssl = True
         self.settings = Settings.from_options(client.transport_options, ON_REDIS)
-        for text in misplaced(client.transport_options, ()):
+        for text in misplaced_option_warnings(client.transport_options, ()):
             warn_once(logger, text)
         self.topology = Topology(self.settings)
         #: Temporary queues declared on this connection.

@@ -12,7 +12,7 @@ import pytest
 from kombu.transport import redis as stock
 
 from celery_delayq.errors import ConfigError
-from celery_delayq.settings import Settings, misplaced
+from celery_delayq.settings import Settings, misplaced_option_warnings
 
 KNOWN = stock.Channel.from_transport_options
 
@@ -34,14 +34,14 @@ def options_of_kombu() -> set[str]:
     "name", ["delayqs", "delay_q", "DelayQ", "delayQ", "delayq_", "dealyq", "delay"]
 )
 def test_a_misspelt_delayq_is_named(name: str) -> None:
-    [warning] = misplaced({name: {"lease": 5.0}}, KNOWN)
+    [warning] = misplaced_option_warnings({name: {"lease": 5.0}}, KNOWN)
 
     assert f"broker_transport_options[{name!r}] has no effect; did you mean 'delayq'?" in warning
 
 
 @pytest.mark.parametrize("name", OURS)
 def test_our_settings_beside_delayq_are_named(name: str) -> None:
-    [warning] = misplaced({name: 1, "delayq": {}}, KNOWN)
+    [warning] = misplaced_option_warnings({name: 1, "delayq": {}}, KNOWN)
 
     assert f"broker_transport_options[{name!r}] has no effect" in warning
     assert f"did you mean ['delayq'][{name!r}]?" in warning
@@ -49,7 +49,7 @@ def test_our_settings_beside_delayq_are_named(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["dispatch_intervall", "max_shceduled", "registry-refresh"])
 def test_our_settings_beside_delayq_are_named_although_they_are_misspelt(name: str) -> None:
-    [warning] = misplaced({name: 1}, KNOWN)
+    [warning] = misplaced_option_warnings({name: 1}, KNOWN)
 
     assert re.search(r"did you mean \['delayq'\]\['\w+'\]\?", warning)
 
@@ -60,7 +60,7 @@ def test_no_option_of_kombu_is_taken_for_one_of_ours() -> None:
 
     names.add("master_name")
     for value in (1, {"lease": 1}):
-        assert misplaced(dict.fromkeys(names, value), KNOWN) == []
+        assert misplaced_option_warnings(dict.fromkeys(names, value), KNOWN) == []
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_no_option_of_kombu_is_taken_for_one_of_ours() -> None:
     ],
 )
 def test_what_nobody_knows_is_left_alone(options: Any) -> None:
-    assert misplaced(options, KNOWN) == []
+    assert misplaced_option_warnings(options, KNOWN) == []
 
 
 @pytest.mark.parametrize(
