@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from celery_delayq.integration import beat_guard
+from celery_delayq.integration.context import CONTEXT_OPTION
 from celery_delayq.model import envelope, retry_options, unique
 from celery_delayq.model.envelope import parse_iso
 from celery_delayq.utils.once import warn_once
@@ -19,6 +20,9 @@ CALL_OPTIONS = frozenset({*unique.OPTIONS, *retry_options.OPTIONS, *retry_option
 
 #: Our options of a task that Celery does not have.
 _TASK_OPTIONS = CALL_OPTIONS - {"max_retries", "retry_jitter"}
+
+#: All options of a call that have no effect without ``DelayQ(app)``.
+_NEEDING_EXTENSION = CALL_OPTIONS | {CONTEXT_OPTION}
 
 #: The last line about the worker itself in Celery's banner.
 _BANNER_LINE = ".> task events:"
@@ -162,6 +166,7 @@ def _without_extension(app: Any, transport: Any) -> Iterator[str]:
 
 def warn_of_call(message: Mapping[str, Any]) -> None:
     """Warn once for each option of a call that had no effect."""
-    if not CALL_OPTIONS.isdisjoint(message["properties"]) and envelope.is_task(message):
-        for name in sorted(CALL_OPTIONS.intersection(message["properties"])):
+    given = message["properties"]
+    if not _NEEDING_EXTENSION.isdisjoint(given) and envelope.is_task(message):
+        for name in sorted(_NEEDING_EXTENSION.intersection(given)):
             warn_once(logger, _NO_EFFECT_TEXT.format(name, "apply_async"))

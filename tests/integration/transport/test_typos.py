@@ -53,13 +53,14 @@ def test_options_of_a_call_that_need_the_extension_are_told_once(
     app = make_app(extension=False)
 
     for n in range(2):
-        app.send_task("tasks.add", (n, 2), unique_key="k", retry_intervals=[1], **delay)
+        given = {"unique_key": "k", "retry_intervals": [1], "context": {"user": "ada"}}
+        app.send_task("tasks.add", (n, 2), **given, **delay)
     app.send_task("tasks.add", (1, 2), priority=3, headers={"unique_key": "k"}, **delay)
 
     assert warnings(caplog) == [
         f"The option {name} of apply_async has no effect: it needs DelayQ(app), and this app has "
         "the transport alone"
-        for name in ("retry_intervals", "unique_key")
+        for name in ("context", "retry_intervals", "unique_key")
     ]
 
 
@@ -69,7 +70,8 @@ def test_with_the_extension_nothing_is_told(
 ) -> None:
     app = make_app(broker_transport_options={"delayq": {"lease": 5.0}, "visibility_timeout": 5})
 
-    app.send_task("tasks.add", (1, 2), unique_key="k", retry_intervals=[1], **delay)
+    given = {"unique_key": "k", "retry_intervals": [1], "context": {"user": "ada"}}
+    app.send_task("tasks.add", (1, 2), **given, **delay)
 
     assert warnings(caplog) == []
 
