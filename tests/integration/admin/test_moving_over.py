@@ -145,7 +145,7 @@ def test_what_cannot_be_read_stays_in_the_schedule_and_keeps_nobody_busy(
     moved = [*islice(to_stock(app), 10)]
 
     assert len(moved) < 10
-    assert (moved[-1].ready, moved[-1].left, moved[-1].gone) == (1, 1, 0)
+    assert (moved[-1].ready, moved[-1].unmovable, moved[-1].gone) == (1, 1, 0)
     assert [message["headers"]["id"] for message in ready(delayq_redis.client)] == ["whole"]
     assert redis.zrange("{celery}:due", 0, -1) == [b"broken"]
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import sys
 
 import pytest
 
-from celery_delayq.testing import wait_until
+from celery_delayq.testing import ManagedProcess, ProcessFailed, wait, wait_until
 
 
 def test_wait_until_returns_what_became_true() -> None:
@@ -25,3 +26,15 @@ def test_wait_until_says_what_it_waited_for() -> None:
 def test_wait_until_passes_errors_on() -> None:
     with pytest.raises(ZeroDivisionError):
         wait_until(lambda: 1 // 0, 5)
+
+
+def test_a_suite_sets_the_default_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wait, "DEFAULT_TIMEOUT", 0.01)
+
+    with pytest.raises(TimeoutError, match=r"waited 0\.01 s"):
+        wait_until(lambda: False, interval=0.001)
+    with (
+        ManagedProcess([sys.executable, "-c", "import time; time.sleep(600)"]) as process,
+        pytest.raises(ProcessFailed, match=r"still runs after 0\.01 s"),
+    ):
+        process.wait()
