@@ -85,12 +85,12 @@ def _apply_to_ids(action: Action, selection: Selection) -> bool:
             if "in the past" not in str(exc):
                 raise
             outcome = Outcome.PAST
-        if outcome:
-            text = Text(action.done + action.how, "green").append(f"  {shown_id(id)}", "default")
-        else:
-            text = Text(f"not {action.done}", "red").append(f"  {shown_id(id)}", "default")
-            text.append(f"  {outcome}: {action.kind.why[outcome]}", "default")
-        return ItemOutcome(bool(outcome), text, {"id": id, "outcome": str(outcome)})
+        what, note = action.done + action.how, Text()
+        if not outcome:
+            what = f"not {action.done}"
+            note.append(f"  {outcome}: {action.kind.why[outcome]}", "default")
+        values = {"id": id, "outcome": str(outcome)}
+        return ItemOutcome(bool(outcome), what, shown_id(id), values, note)
 
     return change_each(selection.ids, change, as_json=selection.as_json)
 

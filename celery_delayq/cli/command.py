@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import signal
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -52,6 +54,14 @@ def command(
         return declared
 
     return declare
+
+
+def stopping_event() -> threading.Event:
+    """Return an event that is set when the process gets TERM or INT."""
+    stopping = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stopping.set())
+    return stopping
 
 
 def expect_answers(delayq: DelayQ, seconds: float) -> None:

@@ -10,6 +10,7 @@ from operator import methodcaller
 from typing import Any, NamedTuple
 
 import click
+from rich.cells import cell_len, chop_cells
 from rich.table import Table
 from rich.text import Text
 
@@ -17,6 +18,20 @@ from celery_delayq.app import DelayQ
 from celery_delayq.cli import screen
 from celery_delayq.cli.text import number_of
 from celery_delayq.model.scheduled import Outcome
+from celery_delayq.utils.portions import batches
+from celery_delayq.utils.text import spelled
+
+#: Items that are read at once, and shown in one table.
+PAGE_ROWS = 500
+
+#: Least terminal width, in columns, at which each value has its own table column.
+WIDE_TERMINAL_COLUMNS = 160
+
+#: Least terminal width, in columns, at which an id made by Celery fits in one line.
+ID_TERMINAL_COLUMNS = 60
+
+#: Width of a time in columns, and least width of the other columns beside it.
+TIME_WIDTH, OTHERS_WIDTH = 29, 24
 
 #: Number of items that a filter selects, by queue and task.
 Counts = Counter[tuple[str, str]]
@@ -40,8 +55,11 @@ class ItemKind:
     row : Callable[[Any, str, datetime, bool], Sequence[Text | str]]
         Returns the cells of an item. Takes the item, its id (split into lines), the current time,
         and whether the terminal is wide.
-    show : Callable[[Any, datetime], None]
-        Prints all fields of an item. Takes the item and the current time.
+    fields : Callable[[Any], Iterable[tuple[str, Any]]]
+        Returns names and values of an item, as :func:`~celery_delayq.cli.screen.print_fields` takes
+        them.
+    traceback : Callable[[Any], str | None]
+        Returns the traceback of an item, or None.
     """
 
     one: str
@@ -50,17 +68,58 @@ class ItemKind:
     columns: Sequence[str]
     narrow: tuple[str, str]
     row: Callable[[Any, str, datetime, bool], Sequence[Text | str]]
-    show: Callable[[Any, datetime], None]
+    fields: Callable[[Any], Iterable[tuple[str, Any]]]
+    traceback: Callable[[Any], str | None] = lambda _: None
 
     def number(self, number: int) -> str:
         """Return ``1 entry``, ``1,204 entries``."""
         return number_of(number, self.one, self.many)
 
-    def table(self, items: Sequence[Any], now: datetime, width: int) -> Table:
+    def show(self, item: Any, now: datetime) -> None:
+        """Print all fields of an item, and its traceback."""
+        output = screen.console()
+        screen.print_fields(output, self.fields(item), now)
+        if traceback := self.traceback(item):
+            output.print(Text("traceback", "bold"))
+            for line in traceback.splitlines():
+                output.print(Text(spelled(line)), soft_wrap=True)
+
+    def print_pages(
+        self,
+        delayq: DelayQ,
+        items: Iterable[Any],
+        size: int = PAGE_ROWS,
+        *,
+        as_json: bool = False,
+    ) -> int:
+        """Print items as they are read, *size* items in a table or each item as JSON.
+
+        Return the number of items.
+        """
+        output = screen.console()
+        shown = 0
+        for page in batches(items, size):
+            if as_json:
+                for each in page:
+                    screen.print_json(each.as_dict())
+            else:
+                output.print(self._table(page, screen.now_of(delayq), output.width))
+            shown += len(page)
+        return shown
+
+    def _table(self, items: Sequence[Any], now: datetime, width: int) -> Table:
         """Return one row for each item, in a table that fits *width* columns."""
+        is_wide = width >= WIDE_TERMINAL_COLUMNS
+        table = screen.new_table(*(self.columns if is_wide else self.narrow))
         ids = [self.id_of(each) for each in items]
-        table, is_wide, ids_in_lines = screen.table_of_ids(ids, width, self.columns, self.narrow)
-        for each, id in zip(items, ids_in_lines, strict=True):
+        room = width // 2 if is_wide else width
+        if room >= ID_TERMINAL_COLUMNS:
+            id_width = min(max((TIME_WIDTH, *map(cell_len, ids))), room - OTHERS_WIDTH)
+            if not is_wide:
+                table.columns[0].width = id_width
+            # A column of rich would drop spaces at the end of a line.
+            ids = ["\n".join(chop_cells(id, id_width)) for id in ids]
+        for each, id in zip(items, ids, strict=True):
             table.add_row(*self.row(each, id, now, is_wide))
         return table
 
@@ -125,11 +184,27 @@ class SelectedKind(ItemKind):
 
 
 class ItemOutcome(NamedTuple):
-    """The outcome for one item: whether it was changed, as text, and as JSON."""
+    """The outcome for one item.
+
+    Attributes
+    ----------
+    done : bool
+        Whether the item was changed.
+    outcome : str
+        What happened, in a few words.
+    id : str
+        The id of the item in a form for a shell.
+    values : Mapping[str, Any]
+        The outcome as JSON.
+    note : Text | str
+        A further text for the end of the line.
+    """
 
     done: bool
-    text: Text
+    outcome: str
+    id: str
     values: Mapping[str, Any]
+    note: Text | str = ""
 
 
 def change_each(ids: Iterable[str], change: Callable[[str], ItemOutcome], *, as_json: bool) -> bool:
@@ -138,10 +213,12 @@ def change_each(ids: Iterable[str], change: Callable[[str], ItemOutcome], *, as_
     outcomes: list[ItemOutcome] = []
     try:
         for id in dict.fromkeys(ids):
-            outcome = change(id)
-            outcomes.append(outcome)
+            each = change(id)
+            outcomes.append(each)
             if not as_json:
-                output.print(outcome.text, soft_wrap=True)
+                text = Text(each.outcome, "green" if each.done else "red")
+                text.append(f"  {each.id}", "default").append(each.note)
+                output.print(text, soft_wrap=True)
     finally:  # report finished changes even after an error
         if as_json:
             screen.print_json({"outcomes": [each.values for each in outcomes]})

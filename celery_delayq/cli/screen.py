@@ -15,7 +15,6 @@ from typing import Any, TypeVar
 import click
 from celery.schedules import BaseSchedule
 from rich import box
-from rich.cells import cell_len, chop_cells
 from rich.console import Console, JustifyMethod
 from rich.progress import (
     BarColumn,
@@ -35,11 +34,7 @@ from celery_delayq.model.scheduled import Filter, moment
 from celery_delayq.periodic.schedules import clocked
 from celery_delayq.periodic.serialization import describe
 from celery_delayq.store.schedule import layouts
-from celery_delayq.utils.portions import batches
 from celery_delayq.utils.text import spelled
-
-#: Rows that are read at once, and shown in one table.
-PAGE_ROWS = 500
 
 #: Titles of columns with numbers, and with other short values. All other columns are folded.
 _NUMBER_TITLES = {
@@ -58,15 +53,6 @@ _SHORT_TITLES = {"", "due", "died", "next", "state", "priority", "id"}
 PROGRESS_BAR_SECONDS = 0.5
 
 T = TypeVar("T")
-
-#: Least terminal width, in columns, at which each value has its own table column.
-WIDE_TERMINAL_COLUMNS = 160
-
-#: Least terminal width, in columns, at which an id made by Celery fits in one line.
-ID_TERMINAL_COLUMNS = 60
-
-#: Width of a time in columns, and least width of the other columns beside it.
-TIME_WIDTH, OTHERS_WIDTH = 29, 24
 
 
 def console(*, stderr: bool = False) -> Console:
@@ -89,64 +75,18 @@ def new_table(*columns: str, title: str = "") -> Table:
     return table
 
 
-def table_of_ids(
-    ids: Sequence[str], width: int, wide: Sequence[str], narrow: tuple[str, str]
-) -> tuple[Table, bool, list[str]]:
-    """Return an empty table, whether it has the wide form, and the ids split into fitting lines.
+def print_fields(console: Console, fields: Iterable[tuple[str, Any]], now: datetime) -> None:
+    """Print names and values, without those that are None.
 
-    Parameters
-    ----------
-    width : int
-        Width of the terminal in columns.
-    wide, narrow : Sequence[str]
-        Column titles on a wide terminal, and on other terminals. The first narrow column has the
-        ids.
+    A time is shown with its distance from *now*. Long values are folded by the terminal, so that
+    each can be copied as one line.
     """
-    is_wide = width >= WIDE_TERMINAL_COLUMNS
-    table = new_table(*(wide if is_wide else narrow))
-    room = width // 2 if is_wide else width
-    if room < ID_TERMINAL_COLUMNS:
-        return table, is_wide, [*ids]
-    id_width = min(max((TIME_WIDTH, *map(cell_len, ids))), room - OTHERS_WIDTH)
-    if not is_wide:
-        table.columns[0].width = id_width
-    # A column of rich would drop spaces at the end of a line.
-    return table, is_wide, ["\n".join(chop_cells(id, id_width)) for id in ids]
-
-
-def print_pages(
-    delayq: DelayQ,
-    rows: Iterator[Any],
-    table: Callable[[Sequence[Any], datetime, int], Table],
-    size: int = PAGE_ROWS,
-    *,
-    as_json: bool = False,
-) -> int:
-    """Print rows as they are read, *size* rows per table or each row as JSON.
-
-    *table* takes rows, the time by Redis' clock and the width of the terminal. Return the number
-    of rows.
-    """
-    output = console()
-    shown = 0
-    for page in batches(rows, size):
-        if as_json:
-            for each in page:
-                print_json(each.as_dict())
-        else:
-            output.print(table(page, now_of(delayq), output.width))
-        shown += len(page)
-    return shown
-
-
-def print_fields(console: Console, fields: Iterable[tuple[str, Text]]) -> None:
-    """Print names and values.
-
-    Long values are folded by the terminal, so that each can be copied as one line.
-    """
-    rows = [*fields]
+    rows = [(name, value) for name, value in fields if value is not None]
     width = max((len(name) for name, _ in rows), default=0) + 2
     for name, value in rows:
+        if not isinstance(value, Text):
+            shown = time_text(value, now) if isinstance(value, datetime) else str(value)
+            value = Text(spelled(shown))
         console.print(Text(f"{name:<{width}}", "bold").append(value), soft_wrap=True)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import threading
 import time
 from collections.abc import Sequence
@@ -15,7 +14,7 @@ from rich.live import Live
 
 from celery_delayq.app import DelayQ
 from celery_delayq.cli import screen
-from celery_delayq.cli.command import command
+from celery_delayq.cli.command import command, stopping_event
 from celery_delayq.cli.text import stamp
 from celery_delayq.dispatch import start_gate
 from celery_delayq.dispatch.dispatcher import Dispatcher, Tally
@@ -51,9 +50,7 @@ def dispatch(delayq: DelayQ) -> None:
     app = delayq.app
     settings = Settings.from_options(app.conf.broker_transport_options)
     output = screen.console()
-    stopping = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stopping.set())
+    stopping = stopping_event()
     output.print("connecting")
     stores = _connected(delayq, app, stopping)
     if stores is None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import signal
 import sys
 import threading
 
@@ -12,7 +11,7 @@ import click
 from celery_delayq.admin.reporting import Refused
 from celery_delayq.app import DelayQ
 from celery_delayq.cli import screen
-from celery_delayq.cli.command import command, expect_answers
+from celery_delayq.cli.command import command, expect_answers, stopping_event
 from celery_delayq.cli.options import name_option, option
 from celery_delayq.errors import ConfigError
 from celery_delayq.store.error_text import BROKER_ERRORS, is_away
@@ -76,9 +75,7 @@ def metrics(delayq: DelayQ, host: str, port: int, tasks: int) -> None:
     sys.setswitchinterval(SWITCH_SECONDS)
     gc.freeze()  # long-lived objects: no scrape waits while the collector scans them
     exporter.start()
-    stopping = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stopping.set())
+    stopping = stopping_event()
     threading.Thread(target=server.serve_forever, name="delayq-http", daemon=True).start()
     shown = f"[{host}]" if ":" in host else host
     screen.console().print(f"metrics on http://{shown}:{server.port}/metrics", soft_wrap=True)

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from datetime import datetime, timedelta
+from typing import Any
 
 import click
 from rich.text import Text
@@ -14,7 +15,7 @@ from rich.text import Text
 from celery_delayq.app import DelayQ
 from celery_delayq.cli import options, screen
 from celery_delayq.cli.command import command
-from celery_delayq.cli.items import Bar, Counts, SelectedKind
+from celery_delayq.cli.items import PAGE_ROWS, Bar, Counts, SelectedKind
 from celery_delayq.cli.text import distance, quoted, shown_id, stamp
 from celery_delayq.errors import InvalidETA
 from celery_delayq.model.envelope import due_of_eta
@@ -119,7 +120,7 @@ def _show_page(
     if as_json:
         screen.print_json({"entries": [each.as_dict() for each in page], "cursor": page.cursor})
         return
-    screen.print_pages(delayq, iter(page), ENTRIES.table, limit)
+    ENTRIES.print_pages(delayq, page, limit)
     if page.cursor is not None:
         next_page = _next_page(filter, limit, page.cursor)
         text = Text(f"{ENTRIES.number(len(page))}, and there are more: ")
@@ -130,14 +131,14 @@ def _show_page(
 
 def _show_all(delayq: DelayQ, filter: Filter, *, as_json: bool) -> None:
     """Print all entries as they are read."""
-    entries = delayq.entries(filter, page=screen.PAGE_ROWS)
+    entries = delayq.entries(filter, page=PAGE_ROWS)
     if as_json:
         print('{"entries": [', end="")
         for number, each in enumerate(entries):
             print(",\n" if number else "\n", json.dumps(each.as_dict()), sep="", end="")
         print('\n], "cursor": null}')
         return
-    _print_number(delayq, filter, screen.print_pages(delayq, entries, ENTRIES.table))
+    _print_number(delayq, filter, ENTRIES.print_pages(delayq, entries))
 
 
 def _print_number(delayq: DelayQ, filter: Filter, number: int, end: str = ".") -> None:
@@ -157,24 +158,21 @@ def _next_page(filter: Filter, limit: int, cursor: str) -> str:
     return " ".join(("list", *parts))
 
 
-def _fields(task: ScheduledTask, now: datetime) -> Iterable[tuple[str, Text]]:
+def _fields(task: ScheduledTask) -> Iterable[tuple[str, Any]]:
     """Yield the names and values of a task's fields."""
-    yield "id", Text(shown_id(task.id))
-    yield "task", Text(spelled(task.task))
-    yield "queue", Text(spelled(task.queue))
+    yield "id", shown_id(task.id)
+    yield "task", task.task
+    yield "queue", task.queue
     yield "state", Text(task.state, _STYLES.get(task.state, "cyan"))
-    if task.worker:
-        yield "worker", Text(spelled(task.worker))
-    if task.due > moment(0) + timedelta(milliseconds=1):  # the due time is known
-        yield "due", Text(screen.time_text(task.due, now))
-    if task.eta is not None:
-        yield "eta", Text(spelled(_eta(task.eta)))
-    if task.priority is not None:
-        yield "priority", Text(str(task.priority))
+    yield "worker", task.worker or None
+    is_due_known = task.due > moment(0) + timedelta(milliseconds=1)
+    yield "due", task.due if is_due_known else None
+    yield "eta", None if task.eta is None else _eta(task.eta)
+    yield "priority", task.priority
     values = task.as_dict()
-    for name in ("retries", "argsrepr", "kwargsrepr", "unique_key"):
-        if values[name] not in (None, 0):
-            yield name.removesuffix("repr").replace("_", " "), Text(spelled(str(values[name])))
+    yield "retries", values["retries"] or None
+    for name in ("argsrepr", "kwargsrepr", "unique_key"):
+        yield name.removesuffix("repr").replace("_", " "), values[name]
 
 
 def _eta(text: str) -> str:
@@ -183,10 +181,6 @@ def _eta(text: str) -> str:
         return stamp(moment(due_of_eta(text).ms))
     except InvalidETA:
         return text
-
-
-def _show(task: ScheduledTask, now: datetime) -> None:
-    screen.print_fields(screen.console(), _fields(task, now))
 
 
 def _row(task: ScheduledTask, id: str, now: datetime, is_wide: bool) -> Sequence[Text | str]:
@@ -246,7 +240,7 @@ ENTRIES = SelectedKind(
     columns=("due", "", "state", "priority", "task", "queue", "id"),
     narrow=("due, id", "task, queue"),
     row=_row,
-    show=_show,
+    fields=_fields,
     count=_count_entries,
     why={
         Outcome.READY: "it waits for a worker already",

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 from rich.cells import cell_len
 from rich.console import Console
-from rich.text import Text
 
 from celery_delayq.admin.findings import KINDS, Finding, Report
 from celery_delayq.cli.commands.fsck import _table
@@ -30,6 +31,8 @@ def test_names_of_any_length_stand_apart_from_values() -> None:
     console = Console(width=80)
 
     with console.capture() as capture:
-        print_fields(console, [("manual runs", Text("0")), ("id", Text("x" * 100))])
+        print_fields(
+            console, [("manual runs", 0), ("id", "x" * 100), ("eta", None)], datetime.now()
+        )
 
     assert capture.get() == f"manual runs  0\nid           {'x' * 100}\n"

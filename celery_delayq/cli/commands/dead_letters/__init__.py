@@ -72,7 +72,7 @@ def list_(delayq: DelayQ, filter: DeadFilter, limit: int | None, all_: bool, as_
         lambda bar: delayq.dead_letters(filter, progress=bar), hidden=as_json, description="search"
     )
     some = found if all_ else islice(found, limit or DEFAULT_LIMIT)
-    shown = screen.print_pages(delayq, some, DEAD_LETTERS.table, as_json=as_json)
+    shown = DEAD_LETTERS.print_pages(delayq, some, as_json=as_json)
     output = screen.console(stderr=as_json)
     if shown and not all_ and next(found, None) is not None:
         text = f"{DEAD_LETTERS.number(shown)}, and there are more: give --all or --limit."

@@ -6,6 +6,8 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import datetime
+from operator import attrgetter
+from typing import Any
 
 from rich.text import Text
 
@@ -35,16 +37,6 @@ def print_archived(report: Archived, done: str, *, as_json: bool, stderr: bool =
     screen.console(stderr=stderr).print(f"{text}.")
 
 
-def _show(dead_letter: DeadLetter, now: datetime) -> None:
-    """Print all fields of a dead letter, and its traceback."""
-    output = screen.console()
-    screen.print_fields(output, _fields(dead_letter, now))
-    if dead_letter.traceback:
-        output.print(Text("traceback", "bold"))
-        for line in dead_letter.traceback.splitlines():
-            output.print(Text(spelled(line)), soft_wrap=True)
-
-
 def _row(dead_letter: DeadLetter, id: str, now: datetime, is_wide: bool) -> Sequence[Text | str]:
     died, ago = stamp(dead_letter.died), distance((dead_letter.died - now).total_seconds())
     task, queue = Text(spelled(dead_letter.task or "?")), Text(spelled(dead_letter.queue))
@@ -58,33 +50,26 @@ def _row(dead_letter: DeadLetter, id: str, now: datetime, is_wide: bool) -> Sequ
     return Text(f"{died}\n{id}"), what
 
 
-def _fields(dead_letter: DeadLetter, now: datetime) -> Iterator[tuple[str, Text]]:
+def _fields(dead_letter: DeadLetter) -> Iterator[tuple[str, Any]]:
     """Yield the names and values of a dead letter's fields."""
-    yield "id", Text(shown_id(dead_letter.id))
+    yield "id", shown_id(dead_letter.id)
     if dead_letter.task_id is not None and dead_letter.task_id != dead_letter.id:
-        yield "task id", Text(shown_id(dead_letter.task_id))
-    yield "task", Text(spelled(dead_letter.task or "?"))
-    yield "queue", Text(spelled(dead_letter.queue))
+        yield "task id", shown_id(dead_letter.task_id)
+    yield "task", dead_letter.task or "?"
+    yield "queue", dead_letter.queue
     yield "reason", Text(spelled(dead_letter.reason), "red")
     for name in ("died", "started", "due"):
-        time: datetime | None = getattr(dead_letter, name)
-        if time is not None:
-            yield name, Text(screen.time_text(time, now))
+        yield name, getattr(dead_letter, name)
     values = dead_letter.as_dict()
     for name in ("exception", "error", "retries", "deliveries", "worker", "root_id", "group_id"):
-        if values[name] is not None:
-            yield name.replace("_", " "), Text(spelled(str(values[name])))
+        yield name.replace("_", " "), values[name]
     for name in ("args", "kwargs"):
-        value, text = values[name], values[f"{name}repr"]
-        if value is not None:
-            text = json.dumps(value, ensure_ascii=False)  # the form that replay accepts
-        if text is not None:
-            yield name, Text(spelled(str(text)))
+        value = values[name]  # as JSON, the form that replay accepts
+        known = value is not None
+        yield name, json.dumps(value, ensure_ascii=False) if known else values[f"{name}repr"]
     if dead_letter.message is None:
-        yield (
-            "bytes",
-            Text(_cut(repr(dead_letter.dead_lettered.message)[2:-1], MAX_BYTES_CHARACTERS)),
-        )
+        text = repr(dead_letter.dead_lettered.message)[2:-1]
+        yield "bytes", _cut(text, MAX_BYTES_CHARACTERS)
 
 
 def _cut(text: str, most: int) -> str:
@@ -108,7 +93,8 @@ DEAD_LETTERS = SelectedKind(
     columns=("died", "", "task", "queue", "retries", "reason", "id"),
     narrow=("died, id", "task, queue, retries, reason"),
     row=_row,
-    show=_show,
+    fields=_fields,
+    traceback=attrgetter("traceback"),
     values=lambda dead_letter: {**dead_letter.as_dict(), "message": dead_letter.message},
     count=_count,
     why={

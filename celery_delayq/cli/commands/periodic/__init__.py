@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from typing import Any
@@ -24,9 +24,9 @@ from celery_delayq.cli.commands.periodic.entry_options import (
     with_entry,
 )
 from celery_delayq.cli.commands.periodic.import_periodic import import_
-from celery_delayq.cli.commands.periodic.outcomes import EntryOutcome, change_entries
 from celery_delayq.cli.commands.periodic.tables import PERIODIC_ENTRIES, Entry, source_of
-from celery_delayq.cli.text import quoted
+from celery_delayq.cli.items import ItemOutcome, change_each
+from celery_delayq.cli.text import quoted, stamp
 from celery_delayq.errors import (
     ConfigError,
     InvalidSchedule,
@@ -83,7 +83,7 @@ def list_(delayq: DelayQ, source: str | None, status: str | None, as_json: bool)
         for entry in delayq.periodic._all()
         if source in (None, source_of(entry)) and status in (None, entry.status)
     ]
-    screen.print_pages(delayq, iter(entries), PERIODIC_ENTRIES.table, len(entries), as_json=as_json)
+    PERIODIC_ENTRIES.print_pages(delayq, entries, len(entries), as_json=as_json)
     if as_json:
         return
     output = screen.console()
@@ -256,11 +256,11 @@ def remove(delayq: DelayQ, names: Sequence[str], ended: bool, yes: bool, as_json
                 click.echo("Nothing was changed.", err=True)
                 return False
 
-    def one(name: str) -> EntryOutcome:
+    def one(name: str) -> ItemOutcome:
         existed = delayq.periodic.remove(name)
-        return EntryOutcome(existed, "removed" if existed else "unknown")
+        return _outcome(name, existed, "removed" if existed else "unknown")
 
-    return change_entries(names, one, as_json=as_json)
+    return _change_entries(names, one, as_json=as_json)
 
 
 @command(group=periodic)
@@ -276,11 +276,13 @@ def pause(delayq: DelayQ, names: Sequence[str], as_json: bool) -> bool:
       celery -A shop delayq periodic pause report
     """
 
-    def one(name: str) -> EntryOutcome:
+    def one(name: str) -> ItemOutcome:
         entry = delayq.periodic.pause(name)
-        return EntryOutcome(True, "paused" if isinstance(entry, UnreadableEntry) else entry.status)
+        return _outcome(
+            name, True, "paused" if isinstance(entry, UnreadableEntry) else entry.status
+        )
 
-    return change_entries(names, one, as_json=as_json)
+    return _change_entries(names, one, as_json=as_json)
 
 
 @command(group=periodic)
@@ -296,12 +298,12 @@ def resume(delayq: DelayQ, names: Sequence[str], as_json: bool) -> bool:
       celery -A shop delayq periodic resume report
     """
 
-    def one(name: str) -> EntryOutcome:
+    def one(name: str) -> ItemOutcome:
         entry = delayq.periodic.resume(name)
         more = {} if entry.next is None else {"next": entry.next.isoformat()}
-        return EntryOutcome(True, entry.status, more)
+        return _outcome(name, True, entry.status, **more)
 
-    return change_entries(names, one, as_json=as_json)
+    return _change_entries(names, one, as_json=as_json)
 
 
 @command("run-now", group=periodic)
@@ -318,13 +320,39 @@ def run_now(delayq: DelayQ, names: Sequence[str], as_json: bool) -> bool:
       celery -A shop delayq periodic run-now report
     """
 
-    def one(name: str) -> EntryOutcome:
+    def one(name: str) -> ItemOutcome:
         id = delayq.periodic.run_now(name)
         if id is None:
-            return EntryOutcome(False, "not sent: one runs, and may not overlap")
-        return EntryOutcome(True, "sent", {"id": id})
+            return _outcome(name, False, "not sent: one runs, and may not overlap")
+        return _outcome(name, True, "sent", id=id)
 
-    return change_entries(names, one, as_json=as_json)
+    return _change_entries(names, one, as_json=as_json)
+
+
+def _outcome(name: str, done: bool, outcome: str, **more: str) -> ItemOutcome:
+    """Return the outcome for an entry, with further values to show."""
+    note = Text()
+    for key, value in more.items():
+        shown = stamp(datetime.fromisoformat(value)) if key == "next" else quoted(value)
+        note.append(f"  {key} {shown}", "dim")
+    values = {"name": name, "done": done, "outcome": outcome, **more}
+    return ItemOutcome(done, outcome, quoted(name), values, note)
+
+
+def _change_entries(
+    names: Sequence[str], one: Callable[[str], ItemOutcome], *, as_json: bool
+) -> bool:
+    """Change each entry and print its outcome; return whether all entries were changed."""
+
+    def change(name: str) -> ItemOutcome:
+        try:
+            return one(name)
+        except PeriodicUnknown:
+            return _outcome(name, False, "unknown")
+        except (RecordError, InvalidSchedule) as exc:
+            return _outcome(name, False, f"failed: {spelled(str(exc))}")
+
+    return change_each(names, change, as_json=as_json)
 
 
 @contextmanager

@@ -64,32 +64,30 @@ def _state(entry: Entry) -> Text:
     return Text(entry.status + (", paused" if paused else ""), _STYLES[entry.status])
 
 
-def _fields(entry: Entry, now: datetime) -> Iterator[tuple[str, Text]]:
+def _fields(entry: Entry) -> Iterator[tuple[str, Any]]:
     """Yield the names and values of an entry's fields."""
     values = entry.as_dict()
-    yield "name", Text(quoted(entry.name))
+    is_unreadable = isinstance(entry, UnreadableEntry)
+    yield "name", quoted(entry.name)
     yield "state", _state(entry)
-    yield "problem" if isinstance(entry, UnreadableEntry) else "when", Text(spelled(_when(entry)))
-    yield "task", Text(_task(values))
-    for title, what in (("next", "next"), ("last tick", "last_run_at")):
-        if values[what] is not None:
-            yield title, Text(screen.time_text(datetime.fromisoformat(values[what]), now))
-    yield "runs", Text(f"{values['total_run_count']:,}")
-    yield "source", Text(spelled(source_of(entry)))
+    yield "problem" if is_unreadable else "when", _when(entry)
+    yield "task", _task(values)
+    yield "next", _time(values["next"])
+    yield "last tick", _time(values["last_run_at"])
+    yield "runs", f"{values['total_run_count']:,}"
+    yield "source", source_of(entry)
     shown = {"name", "source", "when", "task", "status", "next", "last_run_at", "total_run_count"}
-    shown |= (
-        {"problem", "paused"} if isinstance(entry, UnreadableEntry) else {"schedule", "timezone"}
-    )
+    shown |= {"problem", "paused"} if is_unreadable else {"schedule", "timezone"}
     for name, value in values.items():
-        if name in _TIME_FIELDS and value is not None:
-            yield name, Text(screen.time_text(datetime.fromisoformat(value), now))
+        if name in _TIME_FIELDS:
+            yield name, _time(value)
         elif name not in shown:
             text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-            yield name.replace("_", " "), Text(spelled(text))
+            yield name.replace("_", " "), text
 
 
-def _show(entry: Entry, now: datetime) -> None:
-    screen.print_fields(screen.console(), _fields(entry, now))
+def _time(text: str | None) -> datetime | None:
+    return None if text is None else datetime.fromisoformat(text)
 
 
 PERIODIC_ENTRIES = ItemKind(
@@ -99,5 +97,5 @@ PERIODIC_ENTRIES = ItemKind(
     columns=("name", "when", "task", "state", "next", "", "runs", "source"),
     narrow=("name, when, next", "task, source, runs"),
     row=_row,
-    show=_show,
+    fields=_fields,
 )
