@@ -13,11 +13,11 @@ from contextlib import suppress
 from http.client import HTTPConnection, RemoteDisconnected
 from pathlib import Path
 from time import monotonic, sleep
-from typing import IO, TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 from uuid import uuid4
 
-from celery_delayq.embedded.child_process import ChildProcess
+from celery_delayq.embedded.child_process import ChildProcess, spawn
 from celery_delayq.embedded.ports import HOST, free_port
 from celery_delayq.errors import EmbeddedServerError, ServerNotFound
 
@@ -116,7 +116,7 @@ class EmbeddedRabbitMQ:
             if program is None:
                 raise ServerNotFound("no epmd was found: it comes with Erlang")
             command = [program, "-port", str(self._epmd_port), "-address", HOST]
-            self._epmd.start(lambda log: _spawn(command, log, {}), self._folder / "epmd.log")
+            self._epmd.start(lambda log: spawn(command, log), self._folder / "epmd.log")
         waiting = self._chosen(numbers)
         for node in waiting:
             node.launch()
@@ -266,8 +266,7 @@ class EmbeddedRabbitMQ:
 
     def log(self, number: int = 0) -> str:
         """Return the log of a node since its start."""
-        node = self._nodes[number]
-        return node.child.log_since_start(node.log_file)
+        return self._nodes[number].child.log_since_start
 
     def _chosen(self, numbers: Sequence[int]) -> list[_Node]:
         return [self._nodes[number] for number in numbers] or self._nodes
@@ -328,7 +327,7 @@ class _Node:
             "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": _ERLANG_FLAGS,
             "RUNNING_UNDER_SYSTEMD": "true",  # so that the node replaces the process of the script
         }
-        self.child.start(lambda log: _spawn([owner._program], log, environment), self.log_file)
+        self.child.start(lambda log: spawn([owner._program], log, env=environment), self.log_file)
 
     def environment(self) -> dict[str, str]:
         """Return the variables by which Erlang finds the nodes of this server."""
@@ -367,7 +366,7 @@ class _Node:
     def error(self, what: str) -> EmbeddedServerError:
         return EmbeddedServerError(
             f"{self._owner._program} on port {self.port} {what}. The end of its log:\n"
-            f"{self.child.log_tail(self.log_file)}"
+            f"{self.child.log_tail()}"
         )
 
 
@@ -396,17 +395,4 @@ def _find(name: str) -> str:
             return found
     raise ServerNotFound(
         "no rabbitmq-server was found; Debian, Ubuntu: apt install rabbitmq-server"
-    )
-
-
-def _spawn(
-    command: Sequence[str], log: IO[bytes], environment: Mapping[str, str]
-) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=log,
-        stderr=subprocess.STDOUT,
-        env={**os.environ, **environment},
-        start_new_session=True,
     )

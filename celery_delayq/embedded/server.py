@@ -17,7 +17,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 from redis.retry import Retry
 
-from celery_delayq.embedded.child_process import ChildProcess
+from celery_delayq.embedded.child_process import ChildProcess, spawn
 from celery_delayq.embedded.find import find_redis_server
 from celery_delayq.embedded.ports import HOST, free_port
 from celery_delayq.errors import EmbeddedRedisError
@@ -102,10 +102,8 @@ class EmbeddedRedis:
             **_checked_options(options or {}),
         }
         self._password = _checked_text("password", password) if password else None
-        self._port_is_given = port is not None
         self._port = port
         self._timeout = timeout
-        self._launched = False
         self.executable = find_redis_server(executable)
         self._child = ChildProcess(self, "TERM", "delayq-redis-" if data_dir is None else "")
         self.data_dir = (self._child.temp_dir or Path(os.fspath(data_dir or "."))).absolute()
@@ -147,22 +145,20 @@ class EmbeddedRedis:
         if not self._child.close.alive:
             raise EmbeddedRedisError(f"{self!r} was closed; make a new one")
         self.data_dir.mkdir(parents=True, exist_ok=True)
-        chooses_port = not self._port_is_given and not self._launched
-        for attempt in range(_PORT_ATTEMPTS):
+        chooses_port = self._port is None
+        for attempt in range(1, _PORT_ATTEMPTS + 1):
             if chooses_port:
                 self._port = free_port()
             self._launch()
             try:
                 self.wait_ready()
             except EmbeddedRedisError:
-                log = self._child.log_since_start(self.log_file)
+                is_port_in_use = "Address already in use" in self._child.log_since_start
                 self._child.end()
-                is_port_in_use = "Address already in use" in log
-                if not (is_port_in_use and chooses_port) or attempt == _PORT_ATTEMPTS - 1:
+                if not (is_port_in_use and chooses_port) or attempt == _PORT_ATTEMPTS:
                     raise
             else:
                 break
-        self._launched = True
         return self
 
     def stop(self, timeout: float | None = None) -> None:
@@ -250,16 +246,8 @@ class EmbeddedRedis:
             settings.write(self._settings().encode())
 
     def _spawn(self, log: IO[bytes]) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
-            # Settings come by standard input, so the process list does not show the password.
-            [self.executable, "-"],
-            stdin=subprocess.PIPE,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            cwd=self.data_dir,
-            # A Ctrl-C that is meant for Python must not end the server.
-            start_new_session=True,
-        )
+        # Settings come by standard input, so the process list does not show the password.
+        return spawn([self.executable, "-"], log, cwd=self.data_dir, stdin=subprocess.PIPE)
 
     def _settings(self) -> str:
         lines: dict[str, ConfigValue] = {
@@ -354,7 +342,7 @@ class EmbeddedRedis:
     def _failure(self, reason: str) -> EmbeddedRedisError:
         return EmbeddedRedisError(
             f"{self.executable} on port {self.port} {reason}. The end of its log:\n"
-            f"{self._child.log_tail(self.log_file)}"
+            f"{self._child.log_tail()}"
         )
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from celery_delayq.embedded.child_process import ChildProcess, log_from
+from celery_delayq.embedded.child_process import ChildProcess, log_from, spawn
 from celery_delayq.testing.wait import seconds_of, wait_until
 
 if TYPE_CHECKING:
@@ -81,15 +81,7 @@ class ManagedProcess:
         return self
 
     def _spawn(self, log: IO[bytes]) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
-            self.command,
-            env={**os.environ, **self.env},
-            cwd=self.cwd,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+        return spawn(self.command, log, env=self.env, cwd=self.cwd)
 
     # -- state --------------------------------------------------------------------------------
 
@@ -116,7 +108,7 @@ class ManagedProcess:
     @property
     def log_since_start(self) -> str:
         """The output since the last start."""
-        return self._child.log_since_start(self.log_file)
+        return self._child.log_since_start
 
     def wait_log(self, pattern: str, timeout: float | None = None) -> re.Match[str]:
         """Wait until `pattern` is found in the output since the last start.
@@ -203,5 +195,5 @@ class ManagedProcess:
         return self._child.process
 
     def _failure(self, reason: str) -> ProcessFailed:
-        tail = self._child.log_tail(self.log_file)
+        tail = self._child.log_tail()
         return ProcessFailed(f"{self.name}: {reason}. The end of its output:\n{tail}")
