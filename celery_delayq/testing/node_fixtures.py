@@ -16,8 +16,7 @@ from celery_delayq.testing.fixtures import (
     delayq_broker_scheme,
     delayq_rabbitmq_scheme,
 )
-from celery_delayq.testing.rabbitmq_node import RabbitMQProcessContainer
-from celery_delayq.testing.redis_node import RedisProcessContainer
+from celery_delayq.testing.server_nodes import RabbitMQProcessContainer, RedisProcessContainer
 from celery_delayq.testing.worker_node import WorkerProcessContainer
 
 __all__ = [

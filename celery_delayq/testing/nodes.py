@@ -7,7 +7,6 @@ processes. So nodes, clusters, setup and suites for them work without a change.
 
 from __future__ import annotations
 
-import os
 import signal
 import uuid
 from collections.abc import Mapping
@@ -17,10 +16,8 @@ from pytest_celery import CeleryTestContainer
 from pytest_docker_tools.wrappers.container import IpMap, PortMap
 
 from celery_delayq.embedded import EmbeddedRedis
-from celery_delayq.embedded.ports import HOST
 from celery_delayq.embedded.rabbitmq import EmbeddedRabbitMQ
 from celery_delayq.testing.processes import ManagedProcess
-from celery_delayq.testing.wait import wait_until
 
 
 class ProcessContainer(CeleryTestContainer):
@@ -123,69 +120,6 @@ class ProcessContainer(CeleryTestContainer):
         return self is other
 
     __hash__ = object.__hash__
-
-
-class ServerContainer(ProcessContainer):
-    """A private server in the place of a broker's or backend's container.
-
-    Parameters
-    ----------
-    kind
-        Part of its name.
-    env
-        The environment variables of the container; the server does not use them.
-    scheme
-        Scheme of its URL for Celery, such as ``delayq+redis``.
-    """
-
-    process: EmbeddedRedis | EmbeddedRabbitMQ
-    #: Signals that end the server.
-    end_signals = frozenset({signal.SIGKILL, signal.SIGTERM})
-
-    def __init__(self, kind: str, env: Mapping[str, str], scheme: str) -> None:
-        super().__init__(kind, env)
-        self._scheme = scheme
-
-    @property
-    def celeryconfig(self) -> dict[str, Any]:
-        """The values that pytest-celery reads of a broker or backend."""
-        names = ("url", "host_url", "hostname", "port", "vhost")
-        return {name: getattr(self, name) for name in names}
-
-    @property
-    def url(self) -> str:
-        """URL for workers; the same as for tests, since both run on this machine."""
-        raise NotImplementedError
-
-    @property
-    def host_url(self) -> str:
-        """URL for tests."""
-        return self.url
-
-    @property
-    def hostname(self) -> str:
-        """Always 127.0.0.1."""
-        return HOST
-
-    @property
-    def port(self) -> int:
-        """TCP port; the same after a restart."""
-        return self.process.port
-
-    def prefix(self) -> str:
-        """Scheme with ``://``."""
-        return f"{self._scheme}://"
-
-    def kill(self, signal: str | int | None = None) -> None:
-        """Send a signal, SIGKILL by default. Wait for the end if the signal ends the server."""
-        number = signal_number(signal)
-        os.kill(self.process.pid, number)
-        if number in self.end_signals:
-            wait_until(lambda: not self.process.running, what="the end of the server")
-
-    def remove(self, *_arguments: Any, **_options: Any) -> None:
-        """End the server and remove its data."""
-        self.process.close()
 
 
 SIGKILL = int(signal.SIGKILL)
