@@ -42,7 +42,7 @@ class MasterAway:
         return f"the master{at} is away, which has {', '.join(self.tags)}: {self.why}"
 
 
-def masters_away(stores: Stores, timeout: float = OUTAGE_TIMEOUT_SECONDS) -> list[MasterAway]:
+def masters_away(stores: Stores) -> list[MasterAway]:
     """Ask the masters of all hash tags in parallel; return the masters that do not answer.
 
     For a single Redis, the list is empty.
@@ -54,13 +54,13 @@ def masters_away(stores: Stores, timeout: float = OUTAGE_TIMEOUT_SECONDS) -> lis
         tag: begin(partial(_ask, store, partial(addresses.__setitem__, tag)))
         for tag, store in stores.by_tag()
     }
-    end = time.monotonic() + timeout
+    end = time.monotonic() + OUTAGE_TIMEOUT_SECONDS
     found: dict[tuple[str, str], list[str]] = {}
     for tag, call in calls.items():
         try:
             call.result(max(0.0, end - time.monotonic()))
         except NotInTime:
-            why = f"no answer in {timeout:g} s"
+            why = f"no answer in {OUTAGE_TIMEOUT_SECONDS:g} s"
         except (*BROKER_ERRORS, OSError) as exc:
             why = describe_error(exc)
         else:

@@ -13,8 +13,8 @@ from celery import Celery
 from celery_delayq.errors import InvalidETA, NotSupported, RecordError
 from celery_delayq.model import envelope
 from celery_delayq.model.envelope import Due, Entry, Record
-from celery_delayq.model.lookup import EntryCondition, FoundPage, ListedEntry, StatusCode
-from celery_delayq.model.scheduled import moment
+from celery_delayq.model.lookup import EntryCondition, FoundPage, ListedEntry
+from celery_delayq.model.scheduled import OUTCOMES, Outcome, moment
 from celery_delayq.model.task_options import check_own
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.leases import place_of
@@ -68,10 +68,9 @@ def check_single(session: Session) -> None:
     """
     if not session.stores.has_one:
         raise NotSupported(
-            "stock Celery cannot use a Redis Cluster, so there is nothing to migrate from or to "
-            "here: move tasks between this broker and a delayq+redis:// one by delayq export and "
-            "import, dead export and import, and between that one and stock by migrate "
-            "(docs/cluster.md)"
+            "stock Celery cannot use a Redis Cluster. Take two steps, each in either direction "
+            "(docs/cluster.md): 1. move the tasks between the cluster and a single Redis by "
+            "delayq export and import, dead export and import. 2. run migrate there"
         )
 
 
@@ -152,12 +151,12 @@ def to_stock(app: Celery, *, dry_run: bool = False, spare_living: bool = False) 
         yield returning.moved
         for queue, worker_ids in holders.items():
             layout = known.get(queue, store.layout)
-            yield from returning.return_schedule(queue, layout)
+            yield from returning.return_scheduled(queue, layout)
             quarantined = returning.repair.quarantined(queue)
             for worker_id in sorted(worker_ids):
                 yield from returning.return_leased(queue, layout, worker_id)
             yield from returning.return_quarantined(queue, layout, quarantined)
-            returning.clear_ready_lists(queue, layout)
+            returning.clear_ready(queue, layout)
             returning.remove_empty_leases(queue)
 
 
@@ -206,7 +205,7 @@ class _ReturnToStock:
         leased = (len(self.store.leases.leased_fields(queue, name)) for name in worker_ids)
         return self.store.scheduled(queue) + sum(leased) + self.repair.quarantined(queue)
 
-    def return_schedule(self, queue: str, layout: Layout) -> Iterator[Moved]:
+    def return_scheduled(self, queue: str, layout: Layout) -> Iterator[Moved]:
         """Give back the scheduled entries, in order of their due times.
 
         A pass may miss entries that are added meanwhile. So passes are repeated until none is left.
@@ -253,17 +252,19 @@ class _ReturnToStock:
                 except (RecordError, ValueError, LookupError, TypeError, AttributeError):
                     unreadable.add(name)
                     moved.unmovable += 1
-            codes: Sequence[StatusCode] = ["d"] * len(some)
+            outcomes = [Outcome.DONE] * len(some)
             if some and not self.dry_run:
                 codes = self.repair.give_back(queue, layout, some)
-            moved.ready += codes.count("d")
-            moved.gone += codes.count("u")
-            names = [each.name for each, x in zip(some, codes, strict=True) if x == "c"]
+                outcomes = [OUTCOMES[code] for code in codes]
+            moved.ready += outcomes.count(Outcome.DONE)
+            moved.gone += outcomes.count(Outcome.UNKNOWN)
+            pairs = zip(some, outcomes, strict=True)
+            names = [each.name for each, outcome in pairs if outcome is Outcome.CHANGED]
             if not names:
                 break
         return unreadable
 
-    def clear_ready_lists(self, queue: str, layout: Layout) -> None:
+    def clear_ready(self, queue: str, layout: Layout) -> None:
         """Clear the ready index, and remove the cancelled messages from the ready lists."""
         if self.dry_run:
             return
@@ -324,6 +325,7 @@ class _ReturnToStock:
             moved.ready += before
             yield moved
             return
+        # `return_leased` counts as ready also the messages that it puts into quarantine.
         moved.ready -= self.repair.quarantined(queue) - before
         while any(outcome := self.repair.release_quarantined(queue, layout)):
             moved.ready += outcome[0]
@@ -337,6 +339,7 @@ class _ReturnToStock:
         names = self.repair.leaseholders(queue)
         if self.spare_living:
             names = {name for name in names if not self.repair.lives(name)}
+        # One call even without names: it also removes a queue without leases from their index.
         for worker_ids in [*batches(names, CALL_MEMBERS)] or [[]]:
             self.repair.forget_empty_leases(queue, worker_ids)
 

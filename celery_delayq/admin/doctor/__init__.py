@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -15,7 +16,15 @@ from celery import Celery
 from celery_delayq.admin.accounts import Role
 from celery_delayq.admin.away import masters_away
 from celery_delayq.admin.doctor import rabbitmq, redis_server, settings, work
-from celery_delayq.admin.doctor.finding import FAULT, UNKNOWN, WARNING, Diagnosis, Finding, Problem
+from celery_delayq.admin.doctor.finding import (
+    FAULT,
+    UNKNOWN,
+    WARNING,
+    Diagnosis,
+    Finding,
+    fault,
+    unknown,
+)
 from celery_delayq.admin.doctor.subject import OnRedis
 from celery_delayq.admin.health import answer_within
 from celery_delayq.admin.rabbitmq.broker import open_channel
@@ -27,10 +36,10 @@ from celery_delayq.store.session import Session
 from celery_delayq.store.stores import Stores
 from celery_delayq.utils.text import spelled
 
-Check = Callable[[], Iterator[Problem]]
+Check = Callable[[], Iterator[Finding]]
 
-#: The checks are made in this order.
-REDIS_CHECKS: dict[str, Callable[[OnRedis], Iterator[Problem]]] = {
+#: Checks of a server, in their order. On a Redis Cluster each is made once for each master.
+_SERVER_CHECKS: dict[str, Callable[[OnRedis], Iterator[Finding]]] = {
     "role": redis_server.role,
     "eviction": redis_server.eviction,
     "persistence": redis_server.persistence,
@@ -43,6 +52,11 @@ REDIS_CHECKS: dict[str, Callable[[OnRedis], Iterator[Problem]]] = {
     "clock": redis_server.clock,
     "latency": redis_server.latency,
     "script cache": redis_server.script_cache,
+}
+
+#: All checks on Redis, in their order. Those of data are made for each hash tag.
+REDIS_CHECKS = {
+    **_SERVER_CHECKS,
     "rights": settings.rights,
     "queues": settings.queues,
     "dispatchers": work.dispatchers,
@@ -56,14 +70,12 @@ REDIS_CHECKS: dict[str, Callable[[OnRedis], Iterator[Problem]]] = {
     "fsck": work.fsck,
 }
 
-#: Server checks are made once for each master of a Redis Cluster, single checks once for the app.
-#: All other checks are made for each hash tag.
-_SERVER_CHECKS = frozenset([*REDIS_CHECKS][: [*REDIS_CHECKS].index("rights")])
+#: Checks that are made once for the app.
 _SINGLE_CHECKS = frozenset({"beat", "stock workers"})
 #: Checks of keys that only the first hash tag has.
 _FIRST_TAG_CHECKS = ("beat", "hash tags")
 
-RABBITMQ_CHECKS: dict[str, Callable[[Celery, Any], Iterator[Problem]]] = {
+RABBITMQ_CHECKS: dict[str, Callable[[Celery, Any], Iterator[Finding]]] = {
     "latency": rabbitmq.latency,
     "delays": rabbitmq.delays,
     "queues": rabbitmq.queues,
@@ -73,6 +85,10 @@ RABBITMQ_CHECKS: dict[str, Callable[[Celery, Any], Iterator[Problem]]] = {
     "alarms": rabbitmq.alarms,  # last: RabbitMQ stops reading from a blocked publisher
 }
 
+#: Seconds to wait for the first answer of the broker. An unreachable master of a Redis Cluster
+#: takes several seconds more.
+ANSWER_SECONDS = 30.0
+
 _PACKAGES = ("celery-delayq", "celery", "kombu", "redis", "amqp")
 
 
@@ -80,7 +96,6 @@ def diagnose(
     session: Session,
     *,
     role: Role = "worker",
-    timeout: float = 30.0,
     progress: Callable[[int, int], object] = lambda _total, _done: None,
 ) -> Diagnosis:
     """Make all checks. A check that cannot be made becomes a finding, and the others go on.
@@ -89,9 +104,6 @@ def diagnose(
     ----------
     role : Role
         The role whose rights the account must have.
-    timeout : float
-        Seconds to wait for the broker's first answer. An unreachable master of a Redis Cluster
-        takes several seconds more.
     progress : Callable[[int, int], object]
         Called by the check that reads all keys, with the total number of members and the number of
         members read so far.
@@ -104,14 +116,13 @@ def diagnose(
     app = session.app
     found = Diagnosis(versions=_versions(), checks=["settings", "broker"])
     with app.connection_for_write() as connection:
-        problems = settings.settings(app, connection)
-        found.findings += (Finding("settings", *each) for each in problems)
-    if why := _away(session, timeout):
+        found.add("settings", settings.settings(app, connection))
+    if why := _unreachable_reason(session):
         todo = (
             "start it, or correct address, user or password in the URL; "
             "celery -A <app> delayq health --ready asks again"
         )
-        found.findings.append(Finding("broker", FAULT, why, todo))
+        found.add("broker", [fault(why, todo)])
     elif session.on_rabbitmq:
         with open_channel(app) as channel:
             found.versions["RabbitMQ"] = str(channel.connection.server_properties.get("version"))
@@ -121,12 +132,11 @@ def diagnose(
     else:
         options = Settings.from_options(app.conf.broker_transport_options)
         consumed = app.amqp.queues.consume_from
-        stores = _there(found, session.stores, consumed)
+        stores = _reachable_stores(found, session.stores, consumed)
         subjects = [
-            OnRedis(app, store, options, role, stores.own(store, consumed)) for store in stores
+            OnRedis(app, store, options, role, stores.own(store, consumed), progress)
+            for store in stores
         ]
-        for subject in subjects:
-            subject.progress = progress
         if not subjects:
             return found
         if name := _server(subjects[0]):
@@ -136,12 +146,12 @@ def diagnose(
             checks["hash tags"] = partial(work.hash_tags, stores, options.revoke_expires)
         if session.stores.common is not stores.common:
             for name in _FIRST_TAG_CHECKS:
-                checks[name] = _first_tag_away
+                checks[name] = _first_tag_unreachable
         _run(found, checks)
     return found
 
 
-def _there(found: Diagnosis, stores: Stores, consumed: Iterable[str]) -> Stores:
+def _reachable_stores(found: Diagnosis, stores: Stores, consumed: Iterable[str]) -> Stores:
     """Return the stores whose masters answer. Every other master becomes a finding."""
     if stores.has_one:
         return stores
@@ -155,42 +165,40 @@ def _there(found: Diagnosis, stores: Stores, consumed: Iterable[str]) -> Stores:
         if waiting:
             what += f" (queues of this app: {', '.join(map(spelled, waiting))})"
         todo = "start it, or have a replica take over; its queues wait, and are not checked here"
-        found.findings.append(Finding("shards", FAULT, what, todo))
+        found.add("shards", [fault(what, todo)])
     return stores
 
 
-def _first_tag_away() -> Iterator[Problem]:
+def _first_tag_unreachable() -> Iterator[Finding]:
     """Yield that a check needs the first hash tag, whose master cannot be reached."""
     what = "the hash tag by which this is found is away"
-    yield Problem(UNKNOWN, what, "run this again when all shards are there")
+    yield unknown(what, "run this again when all shards are there")
 
 
 def _run(found: Diagnosis, checks: Mapping[str, Check]) -> None:
     for name, check in checks.items():
         found.checks.append(name)
         try:
-            found.findings += (Finding(name, *each) for each in check())
+            found.add(name, check())
         except (DelayQError, *BROKER_ERRORS, AMQPError, OSError) as exc:
             # A full server or a replica refuses several commands. One check reports the cause.
             lost = isinstance(exc, (BrokerUnavailable, OSError, AMQPConnectionError))
-            # The "shards" check reports the outage. Any shard may have failed the question to
-            # workers.
-            told = any(each.check == "shards" for each in found.findings)
+            # The "shards" check reports the outage. A broadcast to workers may fail on any shard.
+            is_reported = any(each.check == "shards" for each in found.findings)
             todo = (
                 "run this with an account that may (docs/accounts.md); a hosted Redis shows its "
                 "settings on a page of its own"
                 if is_denied(exc) or "unknown command" in str(exc)
                 else "see the other findings, and run this again"
             )
-            found.findings.append(
-                Finding(name, FAULT if lost and not told else UNKNOWN, str(exc), todo)
-            )
+            level = FAULT if lost and not is_reported else UNKNOWN
+            found.add(name, [Finding(level, str(exc), todo)])
         except (ValueError, OverflowError):
             todo = "celery -A <app> delayq fsck shows what is wrong there"
-            found.findings.append(Finding(name, UNKNOWN, "a stored number cannot be read", todo))
+            found.add(name, [unknown("a stored number cannot be read", todo)])
 
 
-def _look(name: str, subjects: Sequence[OnRedis]) -> Iterator[Problem]:
+def _look(name: str, subjects: Sequence[OnRedis]) -> Iterator[Finding]:
     """Make a check of Redis for each subject to which it applies."""
     check = REDIS_CHECKS[name]
     if len(subjects) == 1 or name not in _SERVER_CHECKS:
@@ -198,16 +206,12 @@ def _look(name: str, subjects: Sequence[OnRedis]) -> Iterator[Problem]:
             yield from check(subject)
         return
     for subject in {str(each.info("server").get("run_id")): each for each in subjects}.values():
-        for problem in check(subject):
-            yield problem._replace(what=f"shard of {subject.store.keys.tag}: {problem.what}")
+        for each in check(subject):
+            yield replace(each, what=f"shard of {subject.store.keys.tag}: {each.what}")
 
 
-def _away(session: Session, timeout: float) -> str:
-    """Return the reason why the broker does not answer, or "".
-
-    A refused command does not count if a check reports the refusal, such as the refusal of all
-    writes.
-    """
+def _unreachable_reason(session: Session) -> str:
+    """Return the reason why the broker does not answer, or ""."""
 
     def ask() -> str:
         try:
@@ -220,7 +224,7 @@ def _away(session: Session, timeout: float) -> str:
             return describe_error(exc, session.app)
         return ""
 
-    return answer_within(session.app, ask, timeout)
+    return answer_within(session.app, ask, ANSWER_SECONDS)
 
 
 def _server(subject: OnRedis) -> str:

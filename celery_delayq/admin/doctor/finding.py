@@ -2,33 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from typing import Any
 
-#: Tasks are lost or do not run; something is at risk; the check could not be made.
 FAULT, WARNING, UNKNOWN = "fault", "warning", "cannot tell"
-
-
-class Problem(NamedTuple):
-    """A problem that a check has found, and what to do.
-
-    *level* is `FAULT`, `WARNING` or `UNKNOWN`.
-    """
-
-    level: str
-    what: str
-    todo: str
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A problem, with the name of the check that found it."""
+    """A problem, and what to do.
 
-    check: str
+    Attributes
+    ----------
+    check : str
+        The name of the check that found it.
+    level : str
+        `FAULT`: tasks are lost or do not run. `WARNING`: something is at risk. `UNKNOWN`: the check
+        could not be made.
+    """
+
+    check: str = field(default="", kw_only=True)
     level: str
     what: str
     todo: str
+
+
+#: Functions that make a finding of each level. They take the problem, and what to do.
+fault, warning, unknown = (partial(Finding, level) for level in (FAULT, WARNING, UNKNOWN))
 
 
 @dataclass(slots=True)
@@ -41,6 +43,11 @@ class Diagnosis:
     versions: dict[str, str] = field(default_factory=dict)
     checks: list[str] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
+
+    def add(self, check: str, findings: Iterable[Finding]) -> None:
+        """Add the findings of a check, each as soon as it is made."""
+        for each in findings:
+            self.findings.append(replace(each, check=check))
 
     @property
     def wrong(self) -> Sequence[Finding]:

@@ -9,7 +9,7 @@ from typing import Any
 from celery import Celery
 
 from celery_delayq.admin import accounts
-from celery_delayq.admin.doctor.finding import FAULT, UNKNOWN, WARNING, Problem
+from celery_delayq.admin.doctor.finding import UNKNOWN, WARNING, Finding, fault, unknown, warning
 from celery_delayq.admin.doctor.subject import OnRedis
 from celery_delayq.integration import worker_checks
 from celery_delayq.store.rights import missing
@@ -45,32 +45,30 @@ _CONTRADICTIONS: tuple[tuple[Any, str, str], ...] = (
 )
 
 
-def settings(app: Celery, connection: Any) -> Iterator[Problem]:
+def settings(app: Celery, connection: Any) -> Iterator[Finding]:
     """Settings must not contradict each other."""
     for text in worker_checks.problems(app, connection):
         what, _, todo = text.rpartition(". ")
         # This process cannot see whether celery beat runs.
         level = UNKNOWN if "celery beat has to run" in text else WARNING
-        yield Problem(level, what or text, todo or "see docs/settings.md")
+        yield Finding(level, what or text, todo or "see docs/settings.md")
     for applies, what, todo in _CONTRADICTIONS:
         if applies(app.conf):
-            yield Problem(WARNING, what, todo)
+            yield warning(what, todo)
     delayq = (app.conf.broker_transport_options or {}).get("delayq", {})
     if delayq.get("dead_letters_archive") and find_spec("sqlalchemy") is None:
-        yield Problem(
-            FAULT,
+        yield fault(
             "dead_letters_archive is set, but SQLAlchemy is not installed: nothing is archived",
             'pip install "celery-delayq[sql]"',
         )
 
 
-def queues(subject: OnRedis) -> Iterator[Problem]:
+def queues(subject: OnRedis) -> Iterator[Finding]:
     """All processes must use the same ready lists."""
     ours = subject.store.layout
     for name, theirs in layouts(subject.store.registry()).items():
         if (theirs.sep, theirs.steps) != (ours.sep, ours.steps):
-            yield Problem(
-                FAULT,
+            yield fault(
                 f"{spelled(name)}: other processes have priority_steps {[*theirs.steps]} and sep "
                 f"{theirs.sep!r}, this app has {[*ours.steps]} and {ours.sep!r}: workers do not "
                 "see all messages",
@@ -78,7 +76,7 @@ def queues(subject: OnRedis) -> Iterator[Problem]:
             )
 
 
-def rights(subject: OnRedis) -> Iterator[Problem]:
+def rights(subject: OnRedis) -> Iterator[Finding]:
     """The account must have all rights of its role."""
     keys, names = subject.store.keys, sorted(subject.queues)
     rules = accounts.rules(subject.role, names, prefix=keys.prefix, database=keys.database)
@@ -86,14 +84,12 @@ def rights(subject: OnRedis) -> Iterator[Problem]:
     unasked = {*_OPTIONAL_RIGHTS, *(("~redbeat*",) if keys.tag else ())}
     found = missing(subject.store.client, [each for each in rules if each not in unasked])
     if found is None:
-        yield Problem(
-            UNKNOWN,
+        yield unknown(
             "Redis does not allow MULTI, by which rights are tried",
             "ACL SETUSER <name> +@transaction",
         )
     elif found:
-        yield Problem(
-            FAULT,
+        yield fault(
             f"this account lacks, for a {subject.role}: {', '.join(found)}",
             "docs/accounts.md has the rules of each role (--role says which one this is)",
         )

@@ -26,16 +26,22 @@ class OnRedis:
         The role whose rights are checked, one of :data:`celery_delayq.admin.accounts.ROLES`.
     queues : Collection[str]
         The existing queues of the app.
+    progress : Callable[[int, int], object]
+        Called by the check that reads all keys, with the total number of members and the number of
+        members read so far.
     """
 
     def __init__(
-        self, app: Celery, store: Store, settings: Settings, role: Any, queues: Collection[str]
+        self,
+        app: Celery,
+        store: Store,
+        settings: Settings,
+        role: Any,
+        queues: Collection[str],
+        progress: Callable[[int, int], object],
     ) -> None:
         self.app, self.store, self.settings, self.role = app, store, settings, role
-        self.queues = queues
-        #: Called by the check that reads all keys, with the total number of members and the number
-        #: of members read so far.
-        self.progress: Callable[[int, int], object] = lambda _total, _done: None
+        self.queues, self.progress = queues, progress
         self.info = cache(self._info)
         self.stats = cache(self._stats)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, cast
 
-from celery_delayq.admin.doctor.finding import FAULT, WARNING, Problem
+from celery_delayq.admin.doctor.finding import Finding, fault, warning
 from celery_delayq.admin.doctor.subject import OnRedis
 from celery_delayq.admin.findings import KINDS, Report
 from celery_delayq.admin.hash_tags import unfinished
@@ -27,31 +27,29 @@ _MAX_SAMPLED_MESSAGES = 1000
 _VISIBILITY_TIMEOUT_SECONDS = 3600
 
 
-def fsck(subject: OnRedis) -> Iterator[Problem]:
+def fsck(subject: OnRedis) -> Iterator[Finding]:
     """Keys must be consistent."""
     report = Report()
     for report in check(Stores.single(subject.store), subject.settings):
         subject.progress(report.total, report.done)
     for found in report.findings:
-        yield Problem(
-            FAULT,
+        yield fault(
             f"{spelled(found.queue)}: {found.found:,} x {KINDS[found.kind].what}",
             "celery -A <app> delayq fsck shows them, fsck --repair repairs them",
         )
 
 
-def hash_tags(stores: Stores, revoke_expires: float) -> Iterator[Problem]:
+def hash_tags(stores: Stores, revoke_expires: float) -> Iterator[Finding]:
     """All hash tags of a Redis Cluster must have the same pauses and revokes."""
     for each in unfinished(stores, revoke_expires):
         more = f" and {each.number - 1:,} more" if each.number > 1 else ""
-        yield Problem(
-            FAULT,
+        yield fault(
             f"{spelled(each.examples[0])}{more}: {KINDS[each.kind].what}",
             "celery -A <app> delayq fsck shows it, fsck --repair finishes the call",
         )
 
 
-def dispatchers(subject: OnRedis) -> Iterator[Problem]:
+def dispatchers(subject: OnRedis) -> Iterator[Finding]:
     """A process must promote due entries."""
     limits = {name: each.limits for name, each in layouts(subject.store.registry()).items()}
     now = subject.store.now_ms() / 1000
@@ -60,8 +58,7 @@ def dispatchers(subject: OnRedis) -> Iterator[Problem]:
         if queue.is_paused or (limit and (limit.promote_rate or limit.max_ready)):
             continue
         if queue.next_due is not None and (late := now - queue.next_due) > MAX_OVERDUE_SECONDS:
-            yield Problem(
-                FAULT,
+            yield fault(
                 f"{spelled(queue.name)}: {queue.overdue:,} entries are due and not moved, one for "
                 f"{late:,.0f} s: no process dispatches",
                 "start a worker, or celery -A <app> delayq dispatch where workers have "
@@ -69,7 +66,7 @@ def dispatchers(subject: OnRedis) -> Iterator[Problem]:
             )
 
 
-def consumers(subject: OnRedis) -> Iterator[Problem]:
+def consumers(subject: OnRedis) -> Iterator[Finding]:
     """A worker must take ready messages."""
     store, known = subject.store, layouts(subject.store.registry())
 
@@ -87,15 +84,14 @@ def consumers(subject: OnRedis) -> Iterator[Problem]:
     consumed = {each["name"] for queues in answers.values() for each in queues}
     for queue, message in zip(idle, before, strict=True):
         if queue.name not in consumed and message == first(queue.name) is not None:
-            yield Problem(
-                FAULT,
+            yield fault(
                 f"{spelled(queue.name)}: {queue.ready:,} messages are ready, and no worker takes "
                 "them",
                 f"start a worker with -Q {spelled(queue.name)}",
             )
 
 
-def leases(subject: OnRedis) -> Iterator[Problem]:
+def leases(subject: OnRedis) -> Iterator[Finding]:
     """Expired leases must be reclaimed."""
     store = subject.store
     seen, stood = cast("list[Any]", store.client.hmget(store.keys.clock, "seen", "stood"))
@@ -115,53 +111,49 @@ def leases(subject: OnRedis) -> Iterator[Problem]:
             or lease_now - ends > MAX_ENDED_LEASE_SECONDS * 1000
         )
         if stuck:
-            yield Problem(
-                FAULT,
+            yield fault(
                 f"{spelled(queue)}: {stuck:,} messages are leased to processes that have ended, "
                 "and nobody takes them back",
                 "start a worker, which does; if that does not help, delayq fsck --repair",
             )
 
 
-def dead_letters(subject: OnRedis) -> Iterator[Problem]:
+def dead_letters(subject: OnRedis) -> Iterator[Finding]:
     """The dead letters of a queue must stay below the limit above which the oldest are dropped."""
     known = layouts(subject.store.registry())
     for queue in subject.stats().queues:
         limits = known.get(queue.name, subject.store.layout).limits
         most = limits.dead_letters_max
         if most and not limits.archived and queue.dead >= most * 0.9:
-            yield Problem(
-                WARNING,
+            yield warning(
                 f"{spelled(queue.name)}: {queue.dead:,} of {most:,} dead letters; the oldest are "
                 "dropped beyond that",
                 "delayq dead list, then dead replay, dead purge or dead archive",
             )
 
 
-def periodic(subject: OnRedis) -> Iterator[Problem]:
+def periodic(subject: OnRedis) -> Iterator[Finding]:
     """A process must fire periodic entries."""
     store = subject.store
     first = cast("list[Any]", store.client.zrange(store.keys.periodic_at, 0, 0, withscores=True))
     if first and (late := (store.now_ms() - first[0][1]) / 1000) > MAX_TICK_DELAY_SECONDS:
-        yield Problem(
-            FAULT,
+        yield fault(
             f"periodic entries are not fired, one for {late:,.0f} s",
             "start a worker of an app with DelayQ(app)",
         )
 
 
-def running_beats(subject: OnRedis) -> Iterator[Problem]:
+def running_beats(subject: OnRedis) -> Iterator[Finding]:
     """No celery beat may run if workers fire periodic entries."""
     for name in beat_guard.running(subject.store, subject.app):
-        yield Problem(
-            FAULT,
+        yield fault(
             f"celery beat runs ({spelled(name)}): workers fire beat_schedule themselves, so "
             "everything in it is sent twice",
             "stop beat, see docs/periodic.md",
         )
 
 
-def stock_workers(subject: OnRedis) -> Iterator[Problem]:
+def stock_workers(subject: OnRedis) -> Iterator[Finding]:
     """Tasks that stock workers take from shared queues have only the guarantees of stock Celery."""
     for name, stats in sorted(_ask_workers(subject, "stats", _ANSWER_SECONDS).items()):
         broker = stats.get("broker", {})
@@ -170,8 +162,7 @@ def stock_workers(subject: OnRedis) -> Iterator[Problem]:
         seconds = (broker.get("transport_options") or {}).get(
             "visibility_timeout", _VISIBILITY_TIMEOUT_SECONDS
         )
-        yield Problem(
-            WARNING,
+        yield warning(
             f"{spelled(name)} is a stock worker with a visibility_timeout of {seconds} s: what it "
             f"takes comes back only {seconds} s after its death, and runs twice when it takes "
             "longer or has a longer ETA",
@@ -179,14 +170,13 @@ def stock_workers(subject: OnRedis) -> Iterator[Problem]:
         )
     unacked = subject.store.unacked_count(subject.store.keys.stock("unacked"))
     if unacked:
-        yield Problem(
-            WARNING,
+        yield warning(
             f"stock workers have {unacked:,} messages, or had them when they ended",
             "once all stock workers are stopped: celery -A <app> delayq migrate --from stock",
         )
 
 
-def stock_etas(subject: OnRedis) -> Iterator[Problem]:
+def stock_etas(subject: OnRedis) -> Iterator[Finding]:
     """Ready lists must not have tasks with a future ETA. Stock producers put such tasks there."""
     store, known = subject.store, layouts(subject.store.registry())
     now_ms = store.now_ms()
@@ -199,8 +189,7 @@ def stock_etas(subject: OnRedis) -> Iterator[Problem]:
             for message in store.ready_messages(queue.name, layout, _MAX_SAMPLED_MESSAGES)
         ]
         if etas := sum(found):
-            yield Problem(
-                WARNING,
+            yield warning(
                 f"{spelled(queue.name)}: {etas:,} of the first {len(found):,} ready messages have "
                 "a future ETA: stock producers put them there. A worker of this package that takes "
                 "one moves it to the schedule, a stock worker keeps it in memory",

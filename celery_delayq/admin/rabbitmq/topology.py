@@ -1,4 +1,9 @@
-"""Declares, checks and removes the exchanges and queues of delays in RabbitMQ."""
+"""Declares, checks and removes the exchanges and queues of delays in RabbitMQ.
+
+An *item* is an exchange, a queue or a binding of this package. Delayed tasks are published to an
+*entry exchange*. Due tasks for an exchange of the app leave the delays by the *exit queue* of that
+exchange. :mod:`~celery_delayq.transport.amqp.topology` has a picture of all items.
+"""
 
 from __future__ import annotations
 
@@ -120,12 +125,12 @@ def check(app: Celery, exchanges: Iterable[str] = ()) -> list[Checked]:
     """Compare exchanges and queues with their definitions. RabbitMQ does not show bindings."""
     with open_channel(app) as channel:
         connection, topology = channel.connection, channel.topology
-        existing = Declarer(connection, topology, declare=False)
-        equal = Declarer(connection, topology)
+        passive = Declarer(connection, topology, declare=False)
+        active = Declarer(connection, topology)
         found = []
         for item in _items(app, channel, exchanges):
             if not isinstance(item, Binding):
-                state, reason = _compared(existing, equal, item)
+                state, reason = _compared(passive, active, item)
                 fault = {State.MISSING: not channel.settings.declare, State.DIFFERENT: True}
                 kind = "queue" if isinstance(item, QueueItem) else "exchange"
                 found.append(Checked(kind, item.name, state, reason, fault.get(state, False)))
@@ -167,20 +172,20 @@ def delete(app: Celery, settle: float = 190.0) -> Iterator[float]:
                 channel.exchange_delete(name)
                 channel.exchange_declare(name, CLOSED_TYPE, durable=True, auto_delete=False)
         end = time.monotonic() + settle
-        seen: View | None = None
+        checked_view: View | None = None  # of the streams of dead letters
         while True:
-            _refuse_left(channel)
+            _raise_if_tasks_remain(channel)
             view = channel.dead_letters.view()
-            if view == seen and time.monotonic() >= end:
+            if view == checked_view and time.monotonic() >= end:
                 break
-            if view != seen:
-                _refuse_dead(channel, view)
-            seen = view
-            left = max(end - time.monotonic(), 0)
-            if left:
-                yield left
-            time.sleep(min(left, _POLL_SECONDS))
-        # The marks (``settled``) first, because they would hide the dead letters of a new stream.
+            if view != checked_view:
+                _raise_if_dead_letters(channel, view)
+            checked_view = view
+            remaining_seconds = max(end - time.monotonic(), 0)
+            if remaining_seconds:
+                yield remaining_seconds
+            time.sleep(min(remaining_seconds, _POLL_SECONDS))
+        # The stream ``settled`` first. Its offsets would mark dead letters of a new stream.
         for name in (topology.settled, topology.dead_letters):
             channel.queue_delete(name)
         for item in reversed(items):
@@ -190,7 +195,7 @@ def delete(app: Celery, settle: float = 190.0) -> Iterator[float]:
             elif item.name not in (topology.settled, topology.dead_letters):
                 channel.queue_delete(item.name)
         if topology.dead_letters in ready_messages(channel.connection, [topology.dead_letters]):
-            raise _left("dead letters that came meanwhile, and their streams")
+            raise _not_empty("dead letters that came meanwhile, and their streams")
         for name in entries:
             channel.exchange_delete(name)
 
@@ -224,21 +229,22 @@ def _is_closed(channel: Channel, entry: str) -> bool:
     return False
 
 
-def _compared(existing: Declarer, equal: Declarer, item: Item) -> tuple[State, str]:
+def _compared(passive: Declarer, active: Declarer, item: Item) -> tuple[State, str]:
+    """Return the state of an item, and RabbitMQ's error if it differs. Creates no item."""
     try:
-        existing.declare([item])
+        passive.declare([item])
     except NotAllowed as exc:
         return State.DIFFERENT, str(exc)
     except DelayQError:
         return State.MISSING, ""
     try:
-        equal.declare([item])
+        active.declare([item])  # the item exists: RabbitMQ only compares the arguments
     except DelayQError as exc:
         return State.DIFFERENT, str(exc).partition(";")[0]
     return State.DECLARED, ""
 
 
-def _refuse_left(channel: Channel) -> None:
+def _raise_if_tasks_remain(channel: Channel) -> None:
     topology, connection = channel.topology, channel.connection
     counts = {
         name: sum(ready_messages(connection, queues).values())
@@ -247,19 +253,19 @@ def _refuse_left(channel: Channel) -> None:
             ("unroutable", [topology.unroutable]),
         ]
     }
-    left = [f"{count:,} {name}" for name, count in counts.items() if count]
-    if left:
-        raise _left(", ".join(left))
+    remaining = [f"{count:,} {name}" for name, count in counts.items() if count]
+    if remaining:
+        raise _not_empty(", ".join(remaining))
 
 
-def _refuse_dead(channel: Channel, view: View) -> None:
+def _raise_if_dead_letters(channel: Channel, view: View) -> None:
     count = sum(1 for _ in channel.dead_letters.read(view))
     if count:
-        raise _left(f"{count:,} dead")
+        raise _not_empty(f"{count:,} dead")
 
 
-def _left(what: str) -> BrokerNotEmpty:
+def _not_empty(what: str) -> BrokerNotEmpty:
     return BrokerNotEmpty(
-        f"not removed, there are still {what}; tasks with a delay are refused by now. Repeat this "
-        "when none is left, or take them in again with topology --apply"
+        f"not removed, there are still {what}. Publishing with a delay is refused now. Repeat this "
+        "when no task remains, or accept delayed tasks again by topology --apply"
     )

@@ -112,7 +112,7 @@ def test_a_dead_letter_that_comes_while_it_is_watched_is_kept(scene: RabbitMQSce
     next(steps)
     stream.add("orders", "a", "failed", b"{}")
 
-    with pytest.raises(BrokerNotEmpty, match="there are still 1 dead;"):
+    with pytest.raises(BrokerNotEmpty, match=r"there are still 1 dead\."):
         next(steps)
 
     assert [each.dead_lettered.id for each in stream.read()] == ["a"]
