@@ -8,13 +8,17 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
+from celery import Celery
+
 from celery_delayq.aio.results import Results
-from celery_delayq.aio.session import LoopSession
 from celery_delayq.app import DelayQ
 from celery_delayq.integration.install import AIO
 from celery_delayq.integration.replace import make
 from celery_delayq.schedule.schedule_many import publish_retries
+from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting import scripts
+from celery_delayq.store.session import Session
+from celery_delayq.store.stores import Stores
 from celery_delayq.transport.cluster.transport import ClusterTransport
 from celery_delayq.transport.loop.publisher import LoopPublisher
 from celery_delayq.utils.bridge import Bridge
@@ -77,7 +81,7 @@ class Binding:
         self.publisher = LoopPublisher(app, self.bridge, self._connections, retries)
         _ = session.store  # connects for the threads, and checks the layout
         self._loop_delayq = copy.copy(self._delayq)
-        self._loop_delayq.session = LoopSession(app, self.publisher.store)
+        self._loop_delayq.session = _LoopSession(app, self.publisher.store)
 
     async def on_loop(
         self, method: Callable[Concatenate[Any, P], T], *args: P.args, **kwargs: P.kwargs
@@ -104,3 +108,29 @@ class Binding:
             release = self.publisher.release
         self.results.close()
         self.bridge.close(release)
+
+
+class _LoopSession(Session):
+    """The session of calls on a loop: its store reconnects by itself.
+
+    Parameters
+    ----------
+    app : Celery
+        The app.
+    store : Store
+        Our data, on connections of a loop.
+    """
+
+    def __init__(self, app: Celery, store: Store) -> None:
+        super().__init__(app)
+        self._loop_stores = Stores.single(store)
+
+    @property
+    def stores(self) -> Stores:
+        """Our data in the app's broker."""
+        return self._loop_stores
+
+    @property
+    def on_rabbitmq(self) -> bool:
+        """Always False: with RabbitMQ the sync client runs in threads."""
+        return False
