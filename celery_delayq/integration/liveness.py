@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import time
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from types import FrameType
 from typing import Any
 from weakref import ReferenceType, ref
@@ -17,11 +19,52 @@ from celery_delayq.errors import ConfigError
 from celery_delayq.integration.replace import Promise, Replace
 from celery_delayq.settings import Settings
 from celery_delayq.utils import native_threads
-from celery_delayq.utils.liveness_file import TOUCH_SECONDS, LivenessFile
+
+logger = logging.getLogger(__name__)
+
+#: Seconds between two touches.
+TOUCH_SECONDS = 1.0
 
 #: Modules that wait for a broker, and modules that implement the waiting.
 _BROKER_MODULES = ("redis", "amqp", "celery_delayq.transport.amqp.waiting")
 _WAITING_MODULES = ("socket", "ssl", "selectors", "gevent", "eventlet", "greenlet")
+
+
+class LivenessFile:
+    """A file that the loop of a worker touches.
+
+    Parameters
+    ----------
+    path : str
+        The file, which is created if it is missing. Its folder must exist.
+
+    Raises
+    ------
+    OSError
+        The file cannot be created.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = Path(path)
+        self._next = 0.0
+        self._failed = False
+        self._path.touch()
+
+    def touch(self) -> None:
+        """Set the time of the file to now, at most once a second. Errors are only logged."""
+        now = time.monotonic()
+        if now < self._next:
+            return
+        self._next = now + TOUCH_SECONDS
+        try:
+            self._path.touch()
+        except OSError as exc:
+            if not self._failed:
+                logger.error("liveness_file is not touched, probes will fail: %s", exc)
+            self._failed = True
+        else:
+            self._failed = False
+
 
 _file: LivenessFile | None = None
 #: The native thread of the loop, and its greenlet if the module ``greenlet`` is imported.

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence, Set
+from collections.abc import Container, Sequence, Set
 from functools import partial
 from typing import NamedTuple
 
 from celery_delayq.app import DelayQ
 from celery_delayq.metrics.catalogue import COUNTERS
-from celery_delayq.metrics.epochs import Epochs
 from celery_delayq.metrics.sheet import Sheet
 from celery_delayq.metrics.slow_numbers import SlowNumbers
 from celery_delayq.model.totals import Totals
@@ -29,7 +28,7 @@ class _StoreReading(NamedTuple):
     scheduled : int
         Number of scheduled entries in all queues of the store.
     owners : Sequence[str]
-        The owners of its counters, as for :class:`~celery_delayq.metrics.epochs.Epochs`.
+        The owners of its counters, as for :class:`~Epochs`.
     """
 
     server: ServerGauges
@@ -160,3 +159,38 @@ def _put_queue(sheet: Sheet, name: str, found: QueueGauges, now: int, is_paused:
         sheet.put("next_due_timestamp_seconds", size.first_due / 1000, name)
     sheet.put("queue_paused", int(is_paused), name)
     sheet.put("leasing_processes", size.leasing, name)
+
+
+class Epochs:
+    """Names epochs of counters: a counter that gets smaller gets a new epoch.
+
+    To Prometheus, a counter that gets smaller has begun again at 0, so ``increase()`` adds its full
+    value. After a failover to an old replica, ``increase()`` would count everything a second time.
+    """
+
+    def __init__(self) -> None:
+        #: By owner and source: the epoch and the values that were last exported.
+        self._known: dict[str, dict[str, tuple[str, Sequence[int]]]] = {}
+
+    def name(self, owner: str, source: str, values: Sequence[int], now: int) -> str:
+        """Return the epoch under which to export *values*.
+
+        Parameters
+        ----------
+        owner : str
+            Whose counters these are.
+        source : str
+            Where the counters come from. The text changes when they begin again at 0.
+        now : int
+            The time, for the name of a new epoch.
+        """
+        known = self._known.setdefault(owner, {})
+        name, last_values = known.get(source, (source, values))
+        if any(value < before for value, before in zip(values, last_values, strict=True)):
+            name = f"{source}.{now}"
+        known[source] = name, values
+        return name
+
+    def keep(self, owners: Container[str]) -> None:
+        """Forget all other owners."""
+        self._known = {owner: each for owner, each in self._known.items() if owner in owners}

@@ -3,25 +3,32 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterator, Set
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Set
 from contextlib import contextmanager
 from typing import TypeVar
 
 from celery_delayq.errors import BrokerUnavailable
-from celery_delayq.metrics.catalogue import STATUSES
+from celery_delayq.metrics.catalogue import OTHER_TASKS, STATUSES
 from celery_delayq.metrics.runs import RunHistograms
 from celery_delayq.metrics.sheet import Sheet
-from celery_delayq.metrics.tasks import ByTask, estimate_counts, limit_counts, task_of
 from celery_delayq.store.gauges import SAMPLED_QUEUES
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.schedule import Store, layouts
 from celery_delayq.store.scripting.calls import Steps
 from celery_delayq.store.stores import Stores
+from celery_delayq.utils import foreign
 from celery_delayq.utils.once import warn_once
 
 T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
+
+#: The task name of an unreadable message.
+UNREADABLE_TASK = "(unreadable)"
+
+#: A number for each queue and task.
+ByTask = Counter[tuple[str, str]]
 
 
 class SlowNumbers:
@@ -108,3 +115,28 @@ def _skip_errors(what: str) -> Iterator[None]:
         raise
     except Exception as exc:  # any error: the other numbers must be exported
         warn_once(logger, f"No numbers {what}: {exc}")
+
+
+def task_of(message: bytes) -> str:
+    """Return the name of the task of a ready message."""
+    try:
+        return str(foreign.loads(message)["headers"]["task"])
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return UNREADABLE_TASK
+
+
+def estimate_counts(samples: Iterable[tuple[float, list[str]]]) -> dict[str, int]:
+    """Return the estimated number of messages of each task, from weighted samples of tasks."""
+    weights: dict[str, float] = {}
+    for weight, tasks in samples:
+        for task, count in Counter(tasks).items():
+            weights[task] = weights.get(task, 0) + weight * count
+    return {task: round(weight) for task, weight in weights.items()}
+
+
+def limit_counts(counts: ByTask, kept: Collection[tuple[str, str]]) -> ByTask:
+    """Return the counts of the pairs in *kept*, and the sum of other tasks as ``other``."""
+    found: ByTask = Counter()
+    for (queue, task), count in counts.items():
+        found[queue, task if (queue, task) in kept else OTHER_TASKS] += count
+    return found

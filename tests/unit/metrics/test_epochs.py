@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from celery_delayq.metrics.epochs import Epochs
+from celery_delayq.metrics.from_redis import Epochs
 
 
 def test_a_smaller_value_begins_an_epoch() -> None:

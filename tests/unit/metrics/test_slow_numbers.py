@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from celery_delayq.metrics.tasks import ByTask, estimate_counts, limit_counts, task_of
+from celery_delayq.metrics.slow_numbers import ByTask, estimate_counts, limit_counts, task_of
 
 
 def message(task: object) -> bytes:
