@@ -65,7 +65,7 @@ class NewsDesk:
         """Whether there is no more news."""
         return not self._news
 
-    def take_in(self, now_ms: float) -> None:
+    def apply_until(self, now_ms: float) -> None:
         """Apply all news until now."""
         while self.next_ms <= now_ms:
             flight = self._news.popleft().flight

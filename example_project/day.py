@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from rich.console import Console
 
 from example_project import show
-from example_project.agenda import agenda, waiting
 from example_project.changes import NewsDesk
 from example_project.plan import CompressedClock, Reminder
 from example_project.publish import publish, publish_again
@@ -16,13 +15,14 @@ from example_project.records import Records, Waiting
 from example_project.services import Services
 from example_project.settings import is_on_rabbitmq
 from example_project.tower import Tower
+from example_project.waiting import waiting, waiting_by_hours
 
-LOOK_EVERY_S = 0.2
+POLL_INTERVAL_S = 0.2
 
 # Time before the begin of the day, for news that is known by then.
-NEWS_FIRST_MS = 1000
+FIRST_NEWS_MS = 1000
 
-# The agenda counts reminders between these hours of the first day.
+# Waiting reminders are counted between these hours of the first day.
 HOURS = (0, 6, 12, 18, 24)
 
 
@@ -50,7 +50,7 @@ def publish_twice(
         for was_added in publish_again(_before_the_day(reminders, clock, records), clock):
             added += was_added
             advance()
-    show.agenda(console, HOURS, agenda(clock, HOURS))
+    show.waiting_by_hours(console, HOURS, waiting_by_hours(clock, HOURS))
     return added
 
 
@@ -58,7 +58,7 @@ def _before_the_day(
     reminders: Iterable[Reminder], clock: CompressedClock, records: Records
 ) -> Iterator[Reminder]:
     for reminder in reminders:
-        if records.now_ms() > clock.starts_ms - NEWS_FIRST_MS:
+        if records.now_ms() > clock.starts_ms - FIRST_NEWS_MS:
             return
         yield reminder
 
@@ -85,8 +85,8 @@ def run(
         while True:
             services.check()
             now_ms = records.now_ms()
-            desk.take_in(now_ms)
-            tower.take_in(now_ms)
+            desk.apply_until(now_ms)
+            tower.record_until(now_ms)
             remaining, done, now = planned - desk.cancelled, records.count_runs(), waiting()
             update(now_ms, done, remaining, now)
             over = desk.is_done and done >= remaining and is_settled(records, now)
@@ -97,4 +97,4 @@ def run(
                 return
             # News is applied when it comes, and not at the next look.
             next_ms = min(desk.next_ms, tower.next_ms)
-            time.sleep(min(LOOK_EVERY_S, max(0.0, next_ms - records.now_ms()) / 1000))
+            time.sleep(min(POLL_INTERVAL_S, max(0.0, next_ms - records.now_ms()) / 1000))

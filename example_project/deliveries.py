@@ -43,14 +43,14 @@ class Dead:
 class Deliveries:
     """All records: `kinds` of the reminders that ran, by the id of their webhook.
 
-    `dead` are the dead letters at the end of the day, `dead_at_last` those that are left after the
-    replay of all.
+    `dead` are the dead letters at the end of the day, `dead_after_replay` those after the replay of
+    all.
     """
 
     kinds: Mapping[str, str]
     attempts: Sequence[Attempt]
     dead: Sequence[Dead]
-    dead_at_last: Sequence[Dead]
+    dead_after_replay: Sequence[Dead]
 
     @classmethod
     def of(
@@ -58,7 +58,7 @@ class Deliveries:
         books: Books,
         attempts: Sequence[Attempt],
         dead: Sequence[Dead],
-        dead_at_last: Sequence[Dead],
+        dead_after_replay: Sequence[Dead],
     ) -> Deliveries:
         """Make the books; each reminder that ran has sent its webhook."""
         started = books.starts()
@@ -67,11 +67,11 @@ class Deliveries:
             for task in books.published
             if task.task_id in started
         }
-        return cls(kinds, attempts, dead, dead_at_last)
+        return cls(kinds, attempts, dead, dead_after_replay)
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class WebhookTally:
     """The webhooks of one kind of reminder.
 
     ``sent == sum(after) + dead + lost`` and ``dead == replayed + refused``. `after` has the number
@@ -95,12 +95,12 @@ class WebhookSums:
     delivered and a dead letter. `unknown`: sent by no reminder that ran. `mixed_up`: about another
     reminder than the one that sent them. `forged`: requests with a wrong signature. `off_plan`:
     with another number of attempts than planned. `too_soon`: tried again too early.
-    `dead_off_plan`, `dead_at_last_off_plan`: wrongly a dead letter, or wrongly none. `told_wrong`:
-    dead letters with a wrong number of attempts.
+    `dead_off_plan`, `dead_after_replay_off_plan`: wrongly a dead letter, or wrongly none.
+    `wrong_attempts`: dead letters with a wrong number of attempts.
     """
 
-    per_kind: dict[str, Told]
-    total: Told
+    per_kind: dict[str, WebhookTally]
+    total: WebhookTally
     requests: int
     repeated: int
     twice: int
@@ -111,8 +111,8 @@ class WebhookSums:
     off_plan: int
     too_soon: int
     dead_off_plan: int
-    dead_at_last_off_plan: int
-    told_wrong: int
+    dead_after_replay_off_plan: int
+    wrong_attempts: int
 
 
 def add_up_webhooks(deliveries: Deliveries) -> WebhookSums:
@@ -121,37 +121,37 @@ def add_up_webhooks(deliveries: Deliveries) -> WebhookSums:
     courses = {id: course_of(id) for id in sent}
     results = Counter(attempt.result for attempt in deliveries.attempts)
     accepted = {id: _accepted(of_id) for id, of_id in attempts.items()}
-    dead = Counter(letter.webhook_id for letter in deliveries.dead)
-    dead_at_last = Counter(letter.webhook_id for letter in deliveries.dead_at_last)
+    dead = Counter(each.webhook_id for each in deliveries.dead)
+    dead_after_replay = Counter(each.webhook_id for each in deliveries.dead_after_replay)
     # A dead letter is replayed once, which is one more attempt.
-    wanted = {id: course.attempts + course.dies for id, course in courses.items()}
+    planned = {id: course.attempts + course.dies for id, course in courses.items()}
     return WebhookSums(
         per_kind={
-            kind: _told([id for id in sent if deliveries.kinds[id] == kind], deliveries)
+            kind: _tally([id for id in sent if deliveries.kinds[id] == kind], deliveries)
             for kind in dict.fromkeys(deliveries.kinds.values())
         },
-        total=_told([*sent], deliveries),
+        total=_tally([*sent], deliveries),
         requests=len(deliveries.attempts),
         repeated=results["repeated"],
         twice=sum(len(numbers) > 1 for numbers in accepted.values()),
-        both=sum(bool(accepted.get(id)) for id in dead_at_last),
-        unknown=len((attempts.keys() | dead.keys() | dead_at_last.keys()) - sent),
+        both=sum(bool(accepted.get(id)) for id in dead_after_replay),
+        unknown=len((attempts.keys() | dead.keys() | dead_after_replay.keys()) - sent),
         mixed_up=sum(
             webhook_id(attempt.task_id) != attempt.webhook_id
             for attempt in deliveries.attempts
             if attempt.result != "forged"
         ),
         forged=results["forged"],
-        off_plan=sum(len(attempts.get(id, ())) != number for id, number in wanted.items()),
+        off_plan=sum(len(attempts.get(id, ())) != number for id, number in planned.items()),
         too_soon=sum(_is_too_soon(courses[id], attempts.get(id, [])) for id in sent),
         dead_off_plan=_differences(dead, [id for id in sent if courses[id].dies]),
-        dead_at_last_off_plan=_differences(
-            dead_at_last, [id for id in sent if courses[id].dies and not courses[id].passes]
+        dead_after_replay_off_plan=_differences(
+            dead_after_replay, [id for id in sent if courses[id].dies and not courses[id].passes]
         ),
-        told_wrong=sum(
-            letter.attempts != courses[letter.webhook_id].attempts
-            for letter in (*deliveries.dead, *deliveries.dead_at_last)
-            if letter.webhook_id in courses
+        wrong_attempts=sum(
+            each.attempts != courses[each.webhook_id].attempts
+            for each in (*deliveries.dead, *deliveries.dead_after_replay)
+            if each.webhook_id in courses
         ),
     )
 
@@ -165,16 +165,16 @@ def webhook_problems(sums: WebhookSums) -> list[str]:
             (sums.twice, "were accepted more than once"),
             (sums.both, "were delivered, and are dead letters all the same"),
             (sums.unknown, "came from no reminder that ran"),
-            (sums.mixed_up, "told of another reminder than the one that sent them"),
+            (sums.mixed_up, "named another reminder than the one that sent them"),
             (sums.forged, "had a wrong signature"),
             (sums.off_plan, "got another number of attempts than the plan of the failures says"),
             (sums.too_soon, "were tried again before the wait was over"),
             (sums.dead_off_plan, "were dead letters and should not be, or the other way round"),
             (
-                sums.dead_at_last_off_plan,
+                sums.dead_after_replay_off_plan,
                 "were dead letters after the replay and should not be, or the other way round",
             ),
-            (sums.told_wrong, "are dead letters that tell of another number of attempts"),
+            (sums.wrong_attempts, "are dead letters with another number of attempts"),
         )
         if count
     ]
@@ -193,12 +193,12 @@ def _accepted(attempts: Sequence[Attempt]) -> list[int]:
     return [number for number, each in enumerate(attempts, 1) if each.result == "accepted"]
 
 
-def _told(ids: Sequence[str], deliveries: Deliveries) -> Told:
+def _tally(ids: Sequence[str], deliveries: Deliveries) -> WebhookTally:
     attempts = _by_id(deliveries.attempts)
-    dead = {letter.webhook_id for letter in deliveries.dead} & {*ids}
+    dead = {each.webhook_id for each in deliveries.dead} & {*ids}
     accepted = {id: numbers[0] for id in ids if (numbers := _accepted(attempts.get(id, [])))}
     after = Counter(number for id, number in accepted.items() if id not in dead)
-    return Told(
+    return WebhookTally(
         sent=len(ids),
         # The comparison with the plan finds surplus attempts.
         after=tuple(after[number] for number in range(1, max(ATTEMPTS, *after, 0) + 1)),
@@ -219,5 +219,5 @@ def _is_too_soon(course: Course, attempts: Sequence[Attempt]) -> bool:
 
 def _differences(found: Counter[str], expected: Sequence[str]) -> int:
     """Count the items that only one of both has."""
-    wanted = Counter(expected)
-    return (found - wanted).total() + (wanted - found).total()
+    counts = Counter(expected)
+    return (found - counts).total() + (counts - found).total()

@@ -77,7 +77,7 @@ class Books:
     ready_ms: Mapping[str, int] = field(default_factory=dict)
     set_aside: Sequence[str] | None = None
 
-    def told_ms(self) -> dict[str, int]:
+    def expected_eta_ms(self) -> dict[str, int]:
         """Return the ETA that each task should have, by id: its first, if it was sent once."""
         if self.set_aside is not None:
             return self.due_ms()
@@ -142,18 +142,18 @@ class Tally:
 class Sums:
     """The whole ledger: a tally per kind and in total, and other counts.
 
-    `outcomes`: the outcomes of the changes, for each action. `revived`: ran although they were
-    cancelled. `missed`: a change was answered with "has run", but they had not. `overdue`: already
-    due when Redis had them. `unknown`: ran and were never published. `other_eta`: started with
-    another ETA than the published one, or none. `astray`: set aside without a change, or changed
-    and not set aside once, if tasks set themselves aside. `lateness`: how late the first starts
-    were, by part.
+    `outcomes`: the outcomes of the changes, for each action. `ran_cancelled`: ran although they
+    were cancelled. `missed`: a change was answered with "has run", but they had not. `overdue`:
+    already due when Redis had them. `unknown`: ran and were never published. `other_eta`: started
+    with another ETA than the published one, or none. `astray`: set aside without a change, or
+    changed and not set aside once, if tasks set themselves aside. `lateness`: how late the first
+    starts were, by part.
     """
 
     per_kind: dict[str, Tally]
     total: Tally
     outcomes: dict[Action, Counter[str]]
-    revived: int
+    ran_cancelled: int
     missed: int
     overdue: int
     unknown: int
@@ -168,7 +168,7 @@ def add_up(books: Books) -> Sums:
     kinds: dict[str, list[Published]] = defaultdict(list)
     for task in books.published:
         kinds[task.kind].append(task)
-    etas = books.told_ms()
+    etas = books.expected_eta_ms()
     outcomes: dict[Action, Counter[str]] = {"move": Counter(), "cancel": Counter()}
     for change in books.changes:
         outcomes[change.action][change.outcome] += 1
@@ -176,7 +176,7 @@ def add_up(books: Books) -> Sums:
         per_kind={kind: _tally(tasks, books) for kind, tasks in kinds.items()},
         total=_tally(books.published, books),
         outcomes=outcomes,
-        revived=len(books.done("cancel") & starts.keys()),
+        ran_cancelled=len(books.done("cancel") & starts.keys()),
         missed=sum(
             change.outcome == Outcome.UNKNOWN
             and min(starts.get(change.task_id, [math.inf])) > change.made_ms
@@ -222,14 +222,14 @@ def problems(
         (sums.total.lost, "were not cancelled and never ran"),
         (sums.total.early, "ran before they were due"),
         (sums.total.twice, "ran more than once"),
-        (sums.revived, "ran although they had been cancelled"),
+        (sums.ran_cancelled, "ran although they had been cancelled"),
         (sums.missed, "were not found when they were to be changed, and had not run"),
         (
             sums.overdue,
             "were due when they were published: this machine needs more --seconds-before",
         ),
         (sums.unknown, "ran without having been published"),
-        (sums.other_eta, "were told another ETA than they were published with"),
+        (sums.other_eta, "started with another ETA than they were published with"),
         (sums.astray, "were moved or cancelled and not set aside once, or the other way round"),
         (left_in_broker, "were still in the broker after the workers had ended"),
     ):

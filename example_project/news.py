@@ -11,10 +11,10 @@ from example_project.flights import Flight
 from example_project.plan import Kind
 
 #: A flight with a smaller delay is on time in the statistics of the data's source.
-LATE_FROM = timedelta(minutes=15)
+LATE_DELAY = timedelta(minutes=15)
 
 #: Airlines cancel flights well before their departure, since storms are forecast.
-CANCELLED_BEFORE = timedelta(hours=6)
+CANCELLATION_NOTICE = timedelta(hours=6)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +43,6 @@ def changes_after(news: Iterable[News]) -> Counter[str]:
 def _news(flights: Iterable[Flight]) -> Iterator[News]:
     for flight in flights:
         if flight.delay is None:
-            yield News(flight, flight.scheduled - CANCELLED_BEFORE)
-        elif flight.delay >= LATE_FROM:
+            yield News(flight, flight.scheduled - CANCELLATION_NOTICE)
+        elif flight.delay >= LATE_DELAY:
             yield News(flight, flight.scheduled - flight.delay)

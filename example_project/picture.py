@@ -29,7 +29,7 @@ PART_COLOURS = {Part.DISPATCH: "#2a9d8f", Part.WAIT: "#b58bd6", Part.ALL: "#2230
 COLOURS = {Kind.CHECK_IN.value: "#4c9be8", Kind.BOARDING.value: "#f2a541"}
 
 _INK = "#22303c"
-_MUTED = "#66727f"
+_GREY = "#66727f"
 _HOUR = timedelta(hours=1)
 _ROUNDING = timedelta(milliseconds=1)
 _LEAST_MS = 0.5
@@ -37,7 +37,7 @@ _STYLE: Any = {
     "font.family": "DejaVu Sans",
     "font.size": 9.5,
     "text.color": _INK,
-    "axes.edgecolor": _MUTED,
+    "axes.edgecolor": _GREY,
     "axes.labelcolor": _INK,
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -83,7 +83,7 @@ def draw(story: Story, path: Path) -> None:
         figure = Figure(figsize=(9, 6.3), dpi=200, facecolor="white")
         FigureCanvasAgg(figure)
         figure.text(0.065, 0.96, story.title, fontsize=14, fontweight="bold")
-        figure.text(0.065, 0.947, story.subtitle, color=_MUTED, va="top")
+        figure.text(0.065, 0.947, story.subtitle, color=_GREY, va="top")
         grid = GridSpec(
             2, 2, figure, left=0.065, right=0.975, top=0.845, bottom=0.08,
             hspace=0.42, wspace=0.19, height_ratios=(1.25, 1), width_ratios=(1, 1.25),

@@ -29,7 +29,7 @@ from example_project.settings import WEBHOOK_SECRET_VARIABLE, webhook_secret, we
 LARGEST_BODY = 65_536
 
 #: Most seconds that a sender may take for its request.
-SLOWEST_S = 30.0
+REQUEST_TIMEOUT_S = 30.0
 
 
 class Receiver(ThreadingHTTPServer):
@@ -48,7 +48,7 @@ class Handler(BaseHTTPRequestHandler):
     """One request."""
 
     server: Receiver
-    timeout = SLOWEST_S
+    timeout = REQUEST_TIMEOUT_S
 
     def do_POST(self) -> None:
         """Receive a webhook."""

@@ -10,15 +10,15 @@ from rich.console import Console
 from celery_delayq import DeadFilter, DeadLetter
 from celery_delayq.webhook import post
 from example_project import show
-from example_project.agenda import waiting
 from example_project.app import delayq
-from example_project.day import LOOK_EVERY_S, is_settled
+from example_project.day import POLL_INTERVAL_S, is_settled
 from example_project.deliveries import Dead
 from example_project.records import Records
 from example_project.services import Services
+from example_project.waiting import waiting
 
 #: A replayed webhook is tried as often as a new one, if needed.
-LONGEST_S = 20.0
+REPLAY_TIMEOUT_S = 20.0
 
 
 def replay(console: Console, services: Services, records: Records) -> tuple[list[Dead], list[Dead]]:
@@ -27,11 +27,11 @@ def replay(console: Console, services: Services, records: Records) -> tuple[list
     show.dead_letters(console, before)
     records.repair_receiver()
     delayq.replay_all(DeadFilter(task=post.name))
-    deadline = time.monotonic() + LONGEST_S
+    deadline = time.monotonic() + REPLAY_TIMEOUT_S
     with console.status("The receiver is repaired, the dead letters are replayed"):
         while not is_settled(records, waiting()) and time.monotonic() < deadline:
             services.check()
-            time.sleep(LOOK_EVERY_S)
+            time.sleep(POLL_INTERVAL_S)
     return _dead(before), _dead(delayq.dead_letters(task=post.name))
 
 

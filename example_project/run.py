@@ -41,14 +41,14 @@ from example_project.settings import (
 )
 from example_project.traffic import hours_of, traffic_problems
 
-START_S = 60.0
-AFTER_THE_LAST_S = 120.0
-LOOK_EVERY_S = 0.2
+START_TIMEOUT_S = 60.0
+TIMEOUT_AFTER_LAST_DUE_S = 120.0
+POLL_INTERVAL_S = 0.2
 
 # Tasks published a second on a slow machine. The flight day begins when all are published, so that
 # every ETA is in the future. On a slower machine the sums report it, and `--seconds-before` helps.
 PUBLISHED_PER_S = {"redis": 300, "cluster": 200, "rabbitmq": 150}
-PUBLISH_SPARE_S = 3.0
+PUBLISH_MARGIN_S = 3.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,10 +104,10 @@ def run(options: Options, console: Console) -> None:
         # Not earlier: the app reads the environment when it is imported.
         os.environ.update(environment)
         from example_project import day, replay
-        from example_project.agenda import ready_ms, waiting
         from example_project.changes import NewsDesk
         from example_project.publish import publish_report, ticks_fired
         from example_project.tower import Tower
+        from example_project.waiting import ready_ms, waiting
 
         with Services(environment, logs) as services:
             flower = [f"--broker-api={rabbitmq.api_url()}"] if rabbitmq is not None else []
@@ -126,15 +126,15 @@ def run(options: Options, console: Console) -> None:
                 clock,
                 planned=len(reminders),
                 hours=hours,
-                until_ms=last_ms + AFTER_THE_LAST_S * 1000,
+                until_ms=last_ms + TIMEOUT_AFTER_LAST_DUE_S * 1000,
             )
-            dead, dead_at_last = replay.replay(console, services, records)
+            dead, dead_after_replay = replay.replay(console, services, records)
             if not options.keep:
                 services.stop()
             books = records.read(ready_ms(), sent_again=on_rabbitmq)
             sums = add_up(books)
             webhooks = add_up_webhooks(
-                Deliveries.of(books, records.read_attempts(), dead, dead_at_last)
+                Deliveries.of(books, records.read_attempts(), dead, dead_after_replay)
             )
             reports = records.read_reports()
             wrong = [
@@ -174,7 +174,7 @@ def run(options: Options, console: Console) -> None:
 def _clock(options: Options, records: Records, begins: datetime, reminders: int) -> CompressedClock:
     wait_s = options.seconds_before
     if wait_s is None:
-        wait_s = PUBLISH_SPARE_S + reminders / PUBLISHED_PER_S[options.broker]
+        wait_s = PUBLISH_MARGIN_S + reminders / PUBLISHED_PER_S[options.broker]
     starts_ms = math.ceil(records.now_ms() + wait_s * 1000)
     return CompressedClock(begins, starts_ms, in_whole_hours(options.seconds_per_day))
 
@@ -194,7 +194,7 @@ def _start(
     records: Records,
     flower_options: Sequence[str],
 ) -> None:
-    deadline = time.monotonic() + START_S
+    deadline = time.monotonic() + START_TIMEOUT_S
     with console.status("Starting workers" + (" and Flower" if options.flower else "")):
         services.start_receiver()
         for number in range(1, options.workers + 1):
@@ -207,7 +207,7 @@ def _start(
                 continue
             services.check()
             if time.monotonic() > deadline:
-                raise ServiceError(f"{missing} workers were not ready after {START_S:g} s")
+                raise ServiceError(f"{missing} workers were not ready after {START_TIMEOUT_S:g} s")
         for url in (webhook_url(), flower):
             if url:
                 services.wait_until_reachable(url, deadline)
@@ -219,6 +219,6 @@ def _hold(console: Console, services: Services) -> None:
     try:
         while True:
             services.check()
-            time.sleep(LOOK_EVERY_S)
+            time.sleep(POLL_INTERVAL_S)
     except KeyboardInterrupt:
         console.print()

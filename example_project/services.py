@@ -18,7 +18,7 @@ _CHECKOUT = Path(__file__).resolve().parent.parent
 _APP = "example_project.app"
 _WARM_SHUTDOWN_S = 15.0
 _LOG_TAIL = 15
-_LOOK_EVERY_S = 0.1
+_POLL_INTERVAL_S = 0.1
 
 
 class ServiceError(Exception):
@@ -78,7 +78,7 @@ class Services:
                 self.check()
                 if time.monotonic() > deadline:
                     raise ServiceError(f"nothing answers at {url}") from error
-                time.sleep(_LOOK_EVERY_S)
+                time.sleep(_POLL_INTERVAL_S)
 
     def check(self) -> None:
         """Raise `ServiceError` if a process has ended."""

@@ -15,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from celery_delayq import DeadLetter, Outcome
-from example_project.deliveries import Told, WebhookSums
+from example_project.deliveries import WebhookSums, WebhookTally
 from example_project.faults import ATTEMPTS
 from example_project.flights import Flight, new_york
 from example_project.ledger import Action, Part, Sums, Tally
@@ -24,7 +24,7 @@ from example_project.records import Waiting
 from example_project.traffic import Report, table_rows, total
 
 if TYPE_CHECKING:
-    from example_project.agenda import Line
+    from example_project.waiting import Line
 
 _LATE = timedelta(hours=1)
 
@@ -50,7 +50,7 @@ def plan(
     console.print(f"({_weather(flights)})")
 
 
-def agenda(console: Console, hours: Sequence[int], lines: Iterable[Line]) -> None:
+def waiting_by_hours(console: Console, hours: Sequence[int], lines: Iterable[Line]) -> None:
     """Print waiting reminders, as `celery_delayq` counts them, and the next one."""
     table = Table(title="What waits in Redis, by the hours of the day")
     table.add_column("reminder")
@@ -137,11 +137,11 @@ def running(
         yield update
 
 
-def dead_letters(console: Console, letters: Sequence[DeadLetter]) -> None:
+def dead_letters(console: Console, found: Sequence[DeadLetter]) -> None:
     """Print the number of webhooks that are dead letters, and their last answers."""
-    errors = Counter(letter.exception for letter in letters).most_common()
+    errors = Counter(each.exception for each in found).most_common()
     after = ", ".join(f"{number} {name}" for name, number in errors)
-    console.print(f"{len(letters)} webhooks are dead letters{after and f': {after}'}")
+    console.print(f"{len(found)} webhooks are dead letters{after and f': {after}'}")
 
 
 def reports(console: Console, found: Sequence[Report], begins: datetime, days: int) -> None:
@@ -199,13 +199,13 @@ def subtitle(
     flights: Sequence[Flight], sums: Sums, webhooks: WebhookSums, seconds_per_day: float
 ) -> str:
     """Return the day and its sums in two lines."""
-    total, told = sums.total, webhooks.total
+    total, tally = sums.total, webhooks.total
     return (
         f"{len(flights):,} flights, a day in {seconds_per_day:g} s: "
         f"{total.planned:,} planned = {total.run:,} run + {total.cancelled:,} cancelled; "
         f"{total.moved:,} moved, {total.early} early, {total.lost} lost, {total.twice} twice\n"
-        f"{told.sent:,} webhooks = {sum(told.after):,} delivered + {told.dead} dead letters, of "
-        f"which {told.replayed} were delivered when replayed"
+        f"{tally.sent:,} webhooks = {sum(tally.after):,} delivered + {tally.dead} dead letters, of "
+        f"which {tally.replayed} were delivered when replayed"
     )
 
 
@@ -243,10 +243,10 @@ def _webhooks(sums: WebhookSums) -> Table:
     table.add_column("reminder")
     for name in ("sent", *numbers, "dead", "replayed", "refused"):
         table.add_column(name, justify="right")
-    for kind, told in sums.per_kind.items():
-        table.add_row(kind, *_told(told))
+    for kind, tally in sums.per_kind.items():
+        table.add_row(kind, *_webhook_cells(tally))
     table.add_section()
-    table.add_row("total", *_told(sums.total), style="bold")
+    table.add_row("total", *_webhook_cells(sums.total), style="bold")
     table.caption = (
         f"{sums.requests:,} requests, {sums.repeated} of them again since the answer was lost\n"
         "dead = replayed, and delivered then + refused for good (404, 410)"
@@ -270,15 +270,17 @@ def _report_verdict(found: Sequence[Report]) -> str:
     )
 
 
-def _told(told: Told) -> list[str]:
-    return [f"{n}" for n in (told.sent, *told.after, told.dead, told.replayed, told.refused)]
+def _webhook_cells(tally: WebhookTally) -> list[str]:
+    numbers = (tally.sent, *tally.after, tally.dead, tally.replayed, tally.refused)
+    return [f"{n}" for n in numbers]
 
 
-def _webhook_verdict(told: Told) -> str:
+def _webhook_verdict(tally: WebhookTally) -> str:
     return (
-        f"{told.sent:,} reminders that ran = {sum(told.after):,} webhooks delivered + {told.dead} "
-        f"dead letters. Of these {told.replayed} were delivered when they were replayed, and "
-        f"{told.refused or 'none'} {'was' if told.refused == 1 else 'were'} refused for good."
+        f"{tally.sent:,} reminders that ran = {sum(tally.after):,} webhooks delivered + "
+        f"{tally.dead} dead letters. Of these {tally.replayed} were delivered when they were "
+        "replayed, and "
+        f"{tally.refused or 'none'} {'was' if tally.refused == 1 else 'were'} refused for good."
     )
 
 

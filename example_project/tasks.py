@@ -25,7 +25,7 @@ from example_project.wanted import Wanted
 logger = get_task_logger(__name__)
 
 # Seconds after which a report checks again whether all movements of its hour are recorded.
-WRITTEN_DOWN_S = 0.1
+REPORT_RETRY_S = 0.1
 
 # One reminder of each kind for a flight, until it has run. A second publish of a flight returns the
 # waiting reminder. It keeps its time, which may have been moved; "replace" would change it.
@@ -38,7 +38,7 @@ if is_on_rabbitmq():
 def remind_check_in(self: Task, flight: str, departs: str) -> None:
     """Remind the passengers of `flight`, which `departs` at that ISO time, to check in."""
     if _begins(self):
-        _tell(self, Kind.CHECK_IN, flight, departs)
+        _post_webhook(self, Kind.CHECK_IN, flight, departs)
         logger.info("%s departs at %s: please check in", flight, departs)
 
 
@@ -46,7 +46,7 @@ def remind_check_in(self: Task, flight: str, departs: str) -> None:
 def call_boarding(self: Task, flight: str, departs: str) -> None:
     """Call the passengers of `flight`, which `departs` at that ISO time, to the gate."""
     if _begins(self):
-        _tell(self, Kind.BOARDING, flight, departs)
+        _post_webhook(self, Kind.BOARDING, flight, departs)
         logger.info("%s departs at %s: now boarding", flight, departs)
 
 
@@ -56,14 +56,14 @@ def traffic_report(self: Task, starts_ms: int, hour_ms: int) -> None:
     hour = ended_hour(self.request.id, starts_ms, hour_ms)
     if not records().is_complete_until(starts_ms + (hour + 1) * hour_ms):
         # The report was faster than the recording. The retry is the same task, of the same tick.
-        raise self.retry(countdown=WRITTEN_DOWN_S)
+        raise self.retry(countdown=REPORT_RETRY_S)
     report = report_on(hour, self.request.id, records().movements(hour))
     if records().add_report(report):
         logger.info("hour %s: %s flights, %s cancelled", hour, report.flights, report.cancelled)
 
 
 @worker_ready.connect
-def _say_ready(sender: Any, **_: Any) -> None:
+def _note_ready(sender: Any, **_: Any) -> None:
     records().add_worker(sender.hostname)
 
 
@@ -93,7 +93,7 @@ def _begins(task: Task) -> bool:
     return True
 
 
-def _tell(task: Task, kind: Kind, flight: str, departs: str) -> None:
+def _post_webhook(task: Task, kind: Kind, flight: str, departs: str) -> None:
     # A task of its own, since it may fail and be tried again after the reminder has run.
     post.apply_async(
         (webhook_url(), {"kind": kind.value, "flight": flight, "departs": departs}),

@@ -27,7 +27,7 @@ class Tower:
             return math.inf
         return self._clock.real_ms(moment_of(self._flights[0], self._clock.begins))
 
-    def take_in(self, now_ms: float) -> None:
+    def record_until(self, now_ms: float) -> None:
         """Record all flights until now, and then that they are complete."""
         begins = self._clock.begins
         while self.next_ms <= now_ms:

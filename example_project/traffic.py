@@ -12,13 +12,13 @@ from datetime import datetime, timedelta
 from itertools import groupby
 
 from example_project.flights import Flight, new_york
-from example_project.news import LATE_FROM
+from example_project.news import LATE_DELAY
 from example_project.plan import HOUR, CompressedClock
 
 NAME = "traffic-report"
 
 _MINUTE = timedelta(minutes=1)
-_LATE_MIN = LATE_FROM // _MINUTE
+_LATE_MIN = LATE_DELAY // _MINUTE
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +200,6 @@ def _compare(counted: Report, flights: Sequence[Flight]) -> list[tuple[str, int,
     return [
         ("flights", counted.flights, len(flights)),
         ("cancelled flights", counted.cancelled, len(flights) - len(delays)),
-        ("late flights", counted.late, sum(delay >= LATE_FROM for delay in delays)),
+        ("late flights", counted.late, sum(delay >= LATE_DELAY for delay in delays)),
         ("minutes of delay", counted.delay_min, minutes),
     ]

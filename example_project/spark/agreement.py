@@ -103,9 +103,9 @@ def problems(
     news: News,
     first: Summary,
     second: Summary,
-    brought: Mapping[str, int],
+    forward: Mapping[str, int],
     lines: list[Line],
-    left: Mapping[str, int],
+    unfinished: Mapping[str, int],
 ) -> Iterator[str]:
     """Return a sentence for each disagreement.
 
@@ -115,11 +115,11 @@ def problems(
         The numbers of the source.
     first, second : Summary
         The results of `reconcile` before the news and after it.
-    brought : Mapping[str, int]
-        The writer's result for the day that it has brought forward.
+    forward : Mapping[str, int]
+        The writer's result for the day whose rows were moved forward.
     lines : list[Line]
         The final comparison.
-    left : Mapping[str, int]
+    unfinished : Mapping[str, int]
         Number of ready, leased and dead tasks at the end.
     """
     yield from _differences("the first run", first, _summary(rows=news.flights, new=news.flights))
@@ -133,7 +133,7 @@ def problems(
     )
     yield from _differences("the second run", second, changed)
     run, waits = lines[0].source, lines[1].source
-    for name, number in brought.items():
+    for name, number in forward.items():
         if number != (run if name == "replaced" else 0):
             yield f"the day brought forward: {number} {name} of {run} rows"
     if run + waits != there:
@@ -141,7 +141,7 @@ def problems(
     for line in lines:
         if line.wrong:
             yield f"{line.kind}: {line.wrong} tasks are not as they should be, as {line.example}"
-    for state, number in left.items():
+    for state, number in unfinished.items():
         if number:
             yield f"{number} tasks are {state}"
 

@@ -30,7 +30,7 @@ from example_project.spark.watching import watching
 LEAD_S = 10.0
 
 #: Number of hours to come in the report's load: the year begins within two weeks.
-AHEAD_H = 24.0 * 380
+LOAD_HOURS = 24.0 * 380
 
 
 class Course:
@@ -40,7 +40,7 @@ class Course:
         self, options: Options, console: Console, spark: SparkSession, folder: Path
     ) -> None:
         self._options, self._console, self._spark, self._folder = options, console, spark, folder
-        self._took: dict[str, float] = {}
+        self._durations: dict[str, float] = {}
 
     def load(self) -> None:
         """Schedule reminders of all flights in the queue."""
@@ -57,7 +57,7 @@ class Course:
             self._first = pipeline.bring_up_to_date(self._spark, rows)
         show.sums(self._console, self._first)
 
-    def take_in_the_news(self) -> None:
+    def apply_news(self) -> None:
         """Move the reminders of late flights, and cancel those of cancelled ones."""
         show.step(self._console, 3, "The news: reminders of late flights move, cancelled ones go")
         kind = (
@@ -85,8 +85,8 @@ class Course:
         rows = source.rows(self._known.where(F.col("kind") == RUN), self._fast)
         before = waiting().total
         with self._watched("forward"):
-            self._brought = pipeline.replace(rows)
-        flights = self._brought["replaced"]
+            self._forward = pipeline.replace(rows)
+        flights = self._forward["replaced"]
         self._console.print(f"  {flights:,} reminders brought forward")
         with self._timed("day"):
             run_day(self._console, services, clock, flights, rest=before - flights)
@@ -95,10 +95,10 @@ class Course:
         """Make a page about finished and future tasks."""
         show.step(self._console, 5, "The report, from the history of runs")
         with self._watched("report"):
-            asked = reports.Options(access=pipeline.ACCESS, ahead=AHEAD_H)
-            told = reports.report(self._spark, asked)
+            options = reports.Options(access=pipeline.ACCESS, ahead=LOAD_HOURS)
+            run_report = reports.report(self._spark, options)
             title = f"{self._options.day:%A, %d %B %Y}: departure reminders of New York"
-            self._options.html.write_text(reports.page(told, title), "utf-8")
+            self._options.html.write_text(reports.page(run_report, title), "utf-8")
         self._console.print(f"  Page: {self._options.html}")
 
     def compare(self) -> dict[str, Any]:
@@ -110,9 +110,9 @@ class Course:
             expected = self._known.select("flight", "kind", due.alias("due"))
             lines = agreement.compare(self._spark, expected)
         now = waiting()
-        left = {"ready": now.ready, "leased": now.leased, "dead": now.dead}
+        unfinished = {"ready": now.ready, "leased": now.leased, "dead": now.dead}
         found = list(
-            agreement.problems(news, self._first, self._second, self._brought, lines, left)
+            agreement.problems(news, self._first, self._second, self._forward, lines, unfinished)
         )
         show.result(self._console, lines)
         if not found:
@@ -121,10 +121,10 @@ class Course:
             "source": asdict(news),
             "first": asdict(self._first),
             "second": asdict(self._second),
-            "forward": self._brought,
+            "forward": self._forward,
             "lines": {line.kind: asdict(line) for line in lines},
-            "left": left,
-            "seconds": self._took,
+            "unfinished": unfinished,
+            "seconds": self._durations,
             "problems": found,
         }
 
@@ -140,4 +140,4 @@ class Course:
     def _timed(self, name: str) -> Iterator[None]:
         began = time.monotonic()
         yield
-        self._took[name] = round(time.monotonic() - began, 1)
+        self._durations[name] = round(time.monotonic() - began, 1)

@@ -13,9 +13,9 @@ from example_project.records import Waiting
 from example_project.services import ServiceError, Services
 from example_project.spark.app import app, delayq
 
-_START_S = 60.0
-_AFTER_THE_LAST_S = 60.0
-_LOOK_EVERY_S = 0.2
+_START_TIMEOUT_S = 60.0
+_TIMEOUT_AFTER_LAST_DUE_S = 60.0
+_POLL_INTERVAL_S = 0.2
 
 
 def start_workers(console: Console, services: Services, number: int) -> None:
@@ -26,14 +26,14 @@ def start_workers(console: Console, services: Services, number: int) -> None:
     ServiceError
         A worker has ended, or does not answer in time.
     """
-    deadline = time.monotonic() + _START_S
+    deadline = time.monotonic() + _START_TIMEOUT_S
     with console.status("Starting workers"):
         for each in range(1, number + 1):
             services.start_worker(f"worker{each}", concurrency=2)
         while len(app.control.ping(timeout=1.0, limit=number)) < number:
             services.check()
             if time.monotonic() > deadline:
-                raise ServiceError(f"not all workers were ready after {_START_S:g} s")
+                raise ServiceError(f"not all workers were ready after {_START_TIMEOUT_S:g} s")
     console.print(f"  {number} workers with 2 threads each are ready")
 
 
@@ -45,7 +45,7 @@ def run_day(
     A day that does not end is given up some time after its end. The sums then report it.
     """
     # The longest delay is 22 hours.
-    give_up_ms = clock.real_ms(clock.begins + timedelta(days=2)) + _AFTER_THE_LAST_S * 1000
+    give_up_ms = clock.real_ms(clock.begins + timedelta(days=2)) + _TIMEOUT_AFTER_LAST_DUE_S * 1000
     with show.running(console, clock) as update:
         while True:
             services.check()
@@ -53,7 +53,7 @@ def run_day(
             update(now_ms, flights + rest - now.total, flights, now)
             if now.total <= rest or now_ms > give_up_ms:
                 return
-            time.sleep(_LOOK_EVERY_S)
+            time.sleep(_POLL_INTERVAL_S)
 
 
 def waiting() -> Waiting:

@@ -29,8 +29,8 @@ def bring_up_to_date(
 def replace(rows: DataFrame) -> dict[str, int]:
     """Write rows in place of waiting tasks of the same flights; return the number by outcome."""
     columns = {"idcolumn": "flight", "etacolumn": "remind_at"}
-    told = write(rows, {"task": TASK, **columns, "onconflict": "replace", **ACCESS})
-    return {name: int(told[name]) for name in ("new", "kept", "replaced", "refused")}
+    sums = write(rows, {"task": TASK, **columns, "onconflict": "replace", **ACCESS})
+    return {name: int(sums[name]) for name in ("new", "kept", "replaced", "refused")}
 
 
 def read(spark: SparkSession, table: str, columns: str) -> DataFrame:

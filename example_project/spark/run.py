@@ -40,11 +40,11 @@ def run(options: Options, console: Console) -> None:
         services = stack.enter_context(Services(environment, folder, "example_project.spark.app"))
         course = Course(options, console, spark, folder)
         course.load()
-        course.take_in_the_news()
+        course.apply_news()
         course.run_the_day(services)
         services.stop()
         course.report()
-        told = course.compare()
-    options.summary.write_text(json.dumps(told, indent=1) + "\n")
-    if told["problems"]:
-        raise WrongSums(told["problems"])
+        comparison = course.compare()
+    options.summary.write_text(json.dumps(comparison, indent=1) + "\n")
+    if comparison["problems"]:
+        raise WrongSums(comparison["problems"])

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _CHECKOUT = Path(__file__).resolve().parents[2]
-_END_S = 15.0
+_STOP_TIMEOUT_S = 15.0
 
 
 @contextmanager
@@ -61,7 +61,7 @@ def session(folder: Path) -> Iterator[SparkSession]:
     finally:
         java.terminate()
         try:
-            java.wait(_END_S)
+            java.wait(_STOP_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             java.kill()
             java.wait()

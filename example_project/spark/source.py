@@ -14,7 +14,7 @@ from example_project.plan import LEAD, Kind
 
 ZONE = "America/New_York"
 #: Time before the departure, as in the demonstration of one day.
-REMINDED_BEFORE = LEAD[Kind.BOARDING]
+REMINDER_LEAD = LEAD[Kind.BOARDING]
 
 
 def unpack(folder: Path) -> Path:
@@ -90,7 +90,7 @@ def departure_known() -> Column:
 
 def reminded() -> Column:
     """Return when passengers are reminded, by the column `departure`."""
-    before = F.lit(REMINDED_BEFORE // timedelta(minutes=1))
+    before = F.lit(REMINDER_LEAD // timedelta(minutes=1))
     return F.col("departure") - F.make_dt_interval(mins=before)
 
 

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-_LOOK_EVERY_S = 0.25
+_POLL_INTERVAL_S = 0.25
 
 
 @contextmanager
@@ -26,7 +26,7 @@ def watching(console: Console, spark: SparkSession, waits: Callable[[], int]) ->
         over = threading.Event()
 
         def look() -> None:
-            while not over.wait(_LOOK_EVERY_S):
+            while not over.wait(_POLL_INTERVAL_S):
                 stage, done, total = _stage(spark)
                 progress.update(
                     bar, completed=done, total=total or None, stage=stage, waits=waits()

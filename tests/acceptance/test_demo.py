@@ -74,7 +74,7 @@ class Changes(NamedTuple):
     had_run: int
 
 
-class Told(NamedTuple):
+class Webhooks(NamedTuple):
     """A row of the table of the webhooks."""
 
     sent: int
@@ -98,7 +98,7 @@ class Traffic(NamedTuple):
 
 
 #: A type of rows.
-Numbers = TypeVar("Numbers", Row, Changes, Told)
+Numbers = TypeVar("Numbers", Row, Changes, Webhooks)
 
 
 def traffic_in(output: str) -> dict[str, tuple[Traffic, float | None]]:
@@ -246,20 +246,20 @@ def test_a_short_day_runs_every_reminder_once_and_those_of_no_cancelled_flight(
         assert "all is published once" in done.stdout
         assert re.search(r"RabbitMQ has 6\d\d scheduled tasks", done.stdout), done.stdout
 
-    told = row_in(done.stdout, "total", Told)
+    webhooks = row_in(done.stdout, "total", Webhooks)
     for kind in ("check-in", "boarding"):
-        assert row_in(done.stdout, kind, Told).sent == row_in(done.stdout, kind, Row).run
-    assert told.sent == total.run == sum(told[1:6])
-    assert min(told) > 0, "something of everything"
-    assert told.at_once > told.sent * 0.7
-    assert told.dead == told.replayed + told.refused
-    assert f"{told.dead} webhooks are dead letters" in done.stdout
-    assert f"{told.replayed} DeliveryFailed, {told.refused} DeliveryRefused" in done.stdout
+        assert row_in(done.stdout, kind, Webhooks).sent == row_in(done.stdout, kind, Row).run
+    assert webhooks.sent == total.run == sum(webhooks[1:6])
+    assert min(webhooks) > 0, "something of everything"
+    assert webhooks.at_once > webhooks.sent * 0.7
+    assert webhooks.dead == webhooks.replayed + webhooks.refused
+    assert f"{webhooks.dead} webhooks are dead letters" in done.stdout
+    assert f"{webhooks.replayed} DeliveryFailed, {webhooks.refused} DeliveryRefused" in done.stdout
     requests = re.search(
         r"(\d+) requests, (\d+) of them again since the answer was lost", done.stdout
     )
     assert requests is not None, done.stdout
-    assert int(requests[1]) > told.sent + told.dead
+    assert int(requests[1]) > webhooks.sent + webhooks.dead
     assert int(requests[2]) > 0
 
     assert_traffic_is_that_of(thin_out(load_flights(SNOW_STORM), 300), done.stdout, seconds)
@@ -313,7 +313,7 @@ def kill_workers() -> None:
 def flown(tower: Tower, records: Records, is_over: Callable[[], bool]) -> None:
     """Let the tower record departures until *is_over* is true."""
     while not is_over():
-        tower.take_in(records.now_ms())
+        tower.record_until(records.now_ms())
         time.sleep(0.05)
 
 

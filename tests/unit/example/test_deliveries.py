@@ -64,7 +64,7 @@ GOOD = Deliveries(
     kinds={webhook_id(task_id): task_id.partition(":")[0] for task_id in TASKS},
     attempts=REQUESTS,
     dead=DEAD,
-    dead_at_last=DEAD[1:],
+    dead_after_replay=DEAD[1:],
 )
 
 
@@ -80,9 +80,11 @@ OTHER_AT_LAST = (
 def sums_with(
     requests: list[Attempt] = REQUESTS,
     dead: list[Dead] = DEAD,
-    dead_at_last: list[Dead] = DEAD[1:],
+    dead_after_replay: list[Dead] = DEAD[1:],
 ) -> WebhookSums:
-    return add_up_webhooks(replace(GOOD, attempts=requests, dead=dead, dead_at_last=dead_at_last))
+    return add_up_webhooks(
+        replace(GOOD, attempts=requests, dead=dead, dead_after_replay=dead_after_replay)
+    )
 
 
 def without(task_id: str) -> list[Attempt]:
@@ -132,7 +134,7 @@ def test_a_webhook_that_never_came_is_lost() -> None:
 
 
 def test_one_that_was_refused_and_is_no_dead_letter_is_lost() -> None:
-    sums = sums_with(dead=DEAD[:1], dead_at_last=[])
+    sums = sums_with(dead=DEAD[:1], dead_after_replay=[])
 
     assert (sums.total.dead, sums.total.lost) == (1, 1)
     assert webhook_problems(sums) == [LOST, OTHER_DEAD, OTHER_AT_LAST]
@@ -146,7 +148,7 @@ def test_an_attempt_after_acceptance_that_was_not_told_by_its_id_is_accepted_twi
 
 
 def test_one_that_is_a_dead_letter_although_it_was_delivered_is_found() -> None:
-    sums = sums_with(dead_at_last=[*DEAD[1:], Dead(webhook_id(AT_ONCE), 1)])
+    sums = sums_with(dead_after_replay=[*DEAD[1:], Dead(webhook_id(AT_ONCE), 1)])
 
     assert webhook_problems(sums) == [
         "1 webhooks were delivered, and are dead letters all the same",
@@ -154,14 +156,14 @@ def test_one_that_is_a_dead_letter_although_it_was_delivered_is_found() -> None:
     ]
 
 
-@pytest.mark.parametrize("where", ["requests", "dead", "dead_at_last"])
+@pytest.mark.parametrize("where", ["requests", "dead", "dead_after_replay"])
 def test_one_that_no_reminder_has_sent_is_found(where: str) -> None:
     unknown = Attempt("webhook-check-in-X", "check-in:X", 204, "accepted", 1.0)
     dead_letter = Dead("webhook-check-in-X", 1)
     sums = {
         "requests": lambda: sums_with([*REQUESTS, unknown]),
         "dead": lambda: sums_with(dead=[*DEAD, dead_letter]),
-        "dead_at_last": lambda: sums_with(dead_at_last=[*DEAD[1:], dead_letter]),
+        "dead_after_replay": lambda: sums_with(dead_after_replay=[*DEAD[1:], dead_letter]),
     }[where]()
 
     assert webhook_problems(sums)[0] == "1 webhooks came from no reminder that ran"
@@ -171,7 +173,7 @@ def test_one_that_tells_of_another_reminder_is_found() -> None:
     sums = sums_with(changed(lambda each: replace(each, task_id=BUSY), AT_ONCE))
 
     assert webhook_problems(sums) == [
-        "1 webhooks told of another reminder than the one that sent them"
+        "1 webhooks named another reminder than the one that sent them"
     ]
 
 
@@ -215,14 +217,14 @@ def test_a_passing_reason_that_was_not_over_after_the_replay_is_found() -> None:
     refused = changed(
         lambda each: replace(each, status=503, result="refused"), DOWN, number=ATTEMPTS + 1
     )
-    sums = sums_with(refused, dead_at_last=DEAD)
+    sums = sums_with(refused, dead_after_replay=DEAD)
 
     assert (sums.total.replayed, sums.total.refused) == (0, 2)
     assert webhook_problems(sums) == [OTHER_AT_LAST]
 
 
 def test_a_dead_letter_that_was_not_replayed_is_found() -> None:
-    sums = sums_with([*without(DOWN), *requests_for(DOWN)[:-1]], dead_at_last=DEAD)
+    sums = sums_with([*without(DOWN), *requests_for(DOWN)[:-1]], dead_after_replay=DEAD)
 
     assert webhook_problems(sums) == [OTHER_ATTEMPTS, OTHER_AT_LAST]
 
@@ -230,15 +232,13 @@ def test_a_dead_letter_that_was_not_replayed_is_found() -> None:
 def test_what_was_gone_and_was_accepted_all_the_same_is_found() -> None:
     accepted = changed(lambda each: replace(each, result="accepted"), GONE, number=2)
 
-    assert webhook_problems(sums_with(accepted, dead_at_last=[])) == [OTHER_AT_LAST]
+    assert webhook_problems(sums_with(accepted, dead_after_replay=[])) == [OTHER_AT_LAST]
 
 
 def test_a_dead_letter_that_tells_of_another_number_of_attempts_is_found() -> None:
     sums = sums_with(dead=[replace(DEAD[0], attempts=ATTEMPTS - 1), DEAD[1]])
 
-    assert webhook_problems(sums) == [
-        "1 webhooks are dead letters that tell of another number of attempts"
-    ]
+    assert webhook_problems(sums) == ["1 webhooks are dead letters with another number of attempts"]
 
 
 def test_one_accepted_later_than_there_should_be_attempts_still_counts() -> None:

@@ -103,7 +103,7 @@ def test_an_early_second_start_is_early_too() -> None:
 
 
 LOST = "1 tasks were not cancelled and never ran"
-OTHER_ETA = "1 tasks were told another ETA than they were published with"
+OTHER_ETA = "1 tasks started with another ETA than they were published with"
 KINDS_WRONG = "boarding: 2 tasks were planned, {} were scheduled"
 
 

@@ -68,7 +68,7 @@ def test_both_reminders_of_a_late_flight_are_moved_by_its_delay(
     late = flight("A", at(12), late=240)
     desk, delayq, records = desk_for([News(late, at(8))], monkeypatch, Outcome.DONE)
 
-    desk.take_in(now_ms=CLOCK.real_ms(at(8)))
+    desk.apply_until(now_ms=CLOCK.real_ms(at(8)))
 
     check_in_ms, boarding_ms = CLOCK.real_ms(at(13)), CLOCK.real_ms(at(15, 30))
     assert delayq.mock_calls == [
@@ -88,7 +88,7 @@ def test_both_reminders_of_a_cancelled_flight_are_cancelled(
     cancelled = flight("A", at(12), late=None)
     desk, delayq, records = desk_for([News(cancelled, at(6))], monkeypatch, outcome)
 
-    desk.take_in(now_ms=CLOCK.real_ms(at(6)))
+    desk.apply_until(now_ms=CLOCK.real_ms(at(6)))
 
     assert delayq.mock_calls == [call.cancel("check-in:A"), call.cancel("boarding:A")]
     assert records.mock_calls == [
@@ -102,16 +102,16 @@ def test_nothing_is_done_before_the_news_is_known(monkeypatch: pytest.MonkeyPatc
     first, second = flight("A", at(12), late=None), flight("B", at(13), late=None)
     desk, delayq, _ = desk_for(news_of([first, second]), monkeypatch, Outcome.DONE)
 
-    desk.take_in(now_ms=CLOCK.real_ms(at(6)) - 0.1)
+    desk.apply_until(now_ms=CLOCK.real_ms(at(6)) - 0.1)
     assert delayq.mock_calls == []
     assert desk.next_ms == CLOCK.real_ms(at(6))
 
-    desk.take_in(now_ms=CLOCK.real_ms(at(6)))
+    desk.apply_until(now_ms=CLOCK.real_ms(at(6)))
     assert delayq.mock_calls == [call.cancel("check-in:A"), call.cancel("boarding:A")]
     assert desk.next_ms == CLOCK.real_ms(at(7))
     assert not desk.is_done
 
-    desk.take_in(now_ms=CLOCK.real_ms(at(23)))
+    desk.apply_until(now_ms=CLOCK.real_ms(at(23)))
     assert len(delayq.mock_calls) == 4
     assert desk.is_done
 
@@ -120,6 +120,6 @@ def test_a_new_time_that_has_passed_as_well_is_too_late(monkeypatch: pytest.Monk
     late = flight("A", at(12), late=15)
     desk, _, records = desk_for([News(late, at(11, 45))], monkeypatch, InvalidETA("in the past"))
 
-    desk.take_in(now_ms=CLOCK.real_ms(at(11, 45)))
+    desk.apply_until(now_ms=CLOCK.real_ms(at(11, 45)))
 
     assert [each.args[2] for each in records.mock_calls] == ["past", "past"]

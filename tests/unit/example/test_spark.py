@@ -27,14 +27,14 @@ WEEK = timedelta(weeks=1)
 NEWS = News(flights=100, late=40, cancelled=10)
 FIRST = Summary(rows=100, new=100)
 SECOND = Summary(rows=90, replaced=40, kept=50, orphans=10, cancelled=10)
-BROUGHT = {"new": 0, "kept": 0, "replaced": 7, "refused": 0}
+FORWARD = {"new": 0, "kept": 0, "replaced": 7, "refused": 0}
 LINES = (
     Line(RUN, 7, 0, 7, 0, None),
     Line(WAITS, 83, 83, 0, 0, None),
     Line(CANCELLED, 10, 0, 0, 0, None),
     Line(UNKNOWN, 0, 0, 0, 0, None),
 )
-LEFT = {"ready": 0, "leased": 0, "dead": 0}
+UNFINISHED = {"ready": 0, "leased": 0, "dead": 0}
 
 
 def found(**given: Any) -> list[str]:
@@ -42,9 +42,9 @@ def found(**given: Any) -> list[str]:
         "news": NEWS,
         "first": FIRST,
         "second": SECOND,
-        "brought": BROUGHT,
+        "forward": FORWARD,
         "lines": LINES,
-        "left": LEFT,
+        "unfinished": UNFINISHED,
     }
     return [*problems(**{**what, **given})]
 
@@ -81,8 +81,8 @@ def test_sums_that_agree_are_no_problem() -> None:
         ({"second": replace(SECOND, cancelled=9)}, "the second run: cancelled is 9, and 10 by"),
         ({"second": replace(SECOND, replaced=39, kept=51)}, "replaced is 39, and 40 by"),
         ({"second": replace(SECOND, present={"dead": 1})}, "present is {'dead': 1}, and {} by"),
-        ({"brought": {**BROUGHT, "replaced": 6}}, "the day brought forward: 6 replaced of 7 rows"),
-        ({"brought": {**BROUGHT, "new": 1}}, "the day brought forward: 1 new of 7 rows"),
+        ({"forward": {**FORWARD, "replaced": 6}}, "the day brought forward: 6 replaced of 7 rows"),
+        ({"forward": {**FORWARD, "new": 1}}, "the day brought forward: 1 new of 7 rows"),
         (
             {"lines": (replace(LINES[0], history=8, wrong=1, example="x:1"), *LINES[1:])},
             "run: 1 tasks are not as they should be, as x:1",
@@ -95,7 +95,7 @@ def test_sums_that_agree_are_no_problem() -> None:
             {"lines": (LINES[0], replace(LINES[1], source=82), *LINES[2:])},
             "7 flights to be run and 82 that wait are not 90",
         ),
-        ({"left": {**LEFT, "ready": 2}}, "2 tasks are ready"),
+        ({"unfinished": {**UNFINISHED, "ready": 2}}, "2 tasks are ready"),
     ],
 )
 def test_what_does_not_agree_is_told(changes: dict[str, Any], message: str) -> None:

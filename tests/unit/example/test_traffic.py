@@ -100,10 +100,10 @@ def test_the_tower_writes_down_what_has_left_and_says_afterwards_that_it_has() -
     tower = Tower(FLIGHTS, CLOCK, records)
     assert tower.next_ms == CLOCK.real_ms(at(0, 2))
 
-    tower.take_in(now_ms=CLOCK.real_ms(at(0, 2)) - 0.1)
-    tower.take_in(now_ms=CLOCK.real_ms(at(2, 10)))
+    tower.record_until(now_ms=CLOCK.real_ms(at(0, 2)) - 0.1)
+    tower.record_until(now_ms=CLOCK.real_ms(at(2, 10)))
     assert tower.next_ms == CLOCK.real_ms(at(2, 34))
-    tower.take_in(now_ms=CLOCK.real_ms(at(3)))
+    tower.record_until(now_ms=CLOCK.real_ms(at(3)))
 
     assert records.mock_calls == [
         call.set_complete_until(CLOCK.real_ms(at(0, 2)) - 0.1),

@@ -41,7 +41,7 @@ def ready_ms() -> dict[str, int]:
     return {run.id: as_ms(run.promoted) for run in delayq.history() if run.promoted is not None}
 
 
-def agenda(clock: CompressedClock, hours: Sequence[int]) -> Iterator[Line]:
+def waiting_by_hours(clock: CompressedClock, hours: Sequence[int]) -> Iterator[Line]:
     """Count the reminders of each kind that are due between two `hours` after the day's begin."""
     edges = [as_datetime(clock.real_ms(clock.begins + timedelta(hours=hour))) for hour in hours]
     for kind, task in TASKS.items():
