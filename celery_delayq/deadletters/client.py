@@ -1,41 +1,55 @@
-"""Public API of dead letters: replay and purge."""
+"""Public API of dead letters: iterate, get, count, replay and purge."""
 
 from __future__ import annotations
 
+import heapq
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from itertools import groupby
 from operator import attrgetter
-from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 from uuid import uuid4
 
 from celery_delayq.deadletters.other_store import schedule_in_other_store
-from celery_delayq.deadletters.reader import DeadLetterReader, check_filter, counts_of
 from celery_delayq.deadletters.replay import ReplayChanges, replay_entry
-from celery_delayq.errors import ConfigError, InvalidETA, InvalidOption, RecordError
+from celery_delayq.errors import (
+    ConfigError,
+    InvalidETA,
+    InvalidFilter,
+    InvalidOption,
+    RecordError,
+)
 from celery_delayq.integration.not_run import note_purged
 from celery_delayq.integration.worker_checks import warn_of_naive_eta
 from celery_delayq.model.dead_letter import DeadFilter, DeadLetter, DeadLetterRecord
 from celery_delayq.model.envelope import Due, due_of_countdown, due_of_eta
-from celery_delayq.model.lookup import StatusCode
+from celery_delayq.model.lookup import StatusCode, to_bytes
 from celery_delayq.model.scheduled import OUTCOMES, Bulk, Outcome, moment
 from celery_delayq.store.dead_letters import Replay, ReplayedInPlace, read_codes
 from celery_delayq.store.paging import queues_of
 from celery_delayq.store.scripting.calls import Call
 from celery_delayq.store.scripting.pipelining import PipelinedCalls
+from celery_delayq.store.session import Session
 from celery_delayq.store.stores import Stores
 from celery_delayq.utils.foreign import record_errors
 from celery_delayq.utils.numbers import is_finite
 from celery_delayq.utils.portions import portions
 
+T = TypeVar("T")
+
 logger = logging.getLogger(__name__)
 
 #: Dead letters that one script call changes.
 CHANGE_BATCH = 40
+
+#: Called with the number of dead letters to read (None if unknown), and the number read so far.
+Progress = Callable[[int | None, int], object]
+
+#: Dead letters after which :data:`Progress` is called.
+PROGRESS_DEAD_LETTERS = 100
 
 _QUEUE: Callable[[DeadLetter], str] = attrgetter("queue")
 
@@ -46,9 +60,9 @@ class Change(NamedTuple):
     dead_letters: Sequence[DeadLetter]
     call: Call | None
     places: Sequence[int]
-    after: Callable[[Sequence[DeadLetter]], None] | None = None
     #: Status codes that are known before the call, by the index of the dead letter.
-    known: Mapping[int, StatusCode] = MappingProxyType({})
+    known: Mapping[int, StatusCode]
+    after: Callable[[Sequence[DeadLetter]], None] | None = None
 
     def status_codes(self, reply: Any) -> Sequence[StatusCode]:
         """Return the status code of each dead letter from the reply."""
@@ -63,8 +77,148 @@ class Change(NamedTuple):
         return status_codes
 
 
-class DeadLetters(DeadLetterReader):
+class DeadLetters:
     """Dead letters: list, replay, purge. Called as ``delayq.dead_letters``."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._ask = session.ask
+
+    def __call__(
+        self,
+        filter: DeadFilter | None = None,
+        *,
+        queue: str | None = None,
+        task: str | None = None,
+        task_id: str | None = None,
+        reason: str | None = None,
+        exception: str | None = None,
+        died_from: datetime | str | None = None,
+        died_to: datetime | str | None = None,
+        root_id: str | None = None,
+        group_id: str | None = None,
+        progress: Progress | None = None,
+    ) -> Iterator[DeadLetter]:
+        """Return an iterator over dead letters, in the order of their deaths.
+
+        Each dead letter appears once. A dead letter that is deleted meanwhile may be missing. A
+        message that dies meanwhile is left out, also if it was replayed before.
+
+        Parameters
+        ----------
+        filter : DeadFilter | None
+            A filter. Without it, the other arguments are the fields of a
+            :class:`~celery_delayq.model.dead_letter.DeadFilter`.
+        progress : Callable[[int | None, int], object] | None
+            Called after each 100 dead letters that were read, whether they match or not: with the
+            number to read (None if unknown), and the number read so far.
+
+        Raises
+        ------
+        InvalidFilter, InvalidETA
+            A field is invalid, or both a filter and fields are given.
+        """
+        fields = DeadFilter(
+            queue, task, reason, exception, died_from, died_to, task_id, root_id, group_id
+        )
+        return self._iterate(_filter_of(filter, fields), progress=progress)
+
+    def _iterate(
+        self, filter: DeadFilter, *, ahead: bool = False, progress: Progress | None = None
+    ) -> Iterator[DeadLetter]:
+        """Return an iterator over dead letters that match a filter.
+
+        With *ahead*, if only one queue matches, pages are read ahead on a connection of their own.
+        """
+        low, high = filter.range_ms()
+
+        def with_dead_letters(stores: Stores) -> dict[str, tuple[int, int | None]]:
+            found = stores.run_each(
+                queues_of(stores, filter.queue),
+                lambda store, queue: store.dead_letters.extent_steps(queue, low, high),
+            )
+            return {queue: each for queue, each in found.items() if each[0]}
+
+        queues = self._ask(with_dead_letters)
+        ahead = ahead and len(queues) == 1
+
+        def of_queue(queue: str) -> Iterator[DeadLetter]:
+            dead_letters = self._ask(lambda stores: stores.of(queue).dead_letters)
+            _, died_to = queues[queue]
+            found = dead_letters.all(queue, low, died_to, ahead=ahead, ask=self._ask)
+            return map(partial(DeadLetter.of, queue), found)
+
+        found = heapq.merge(
+            *map(of_queue, queues), key=lambda dead_letter: dead_letter.dead_lettered.died_ms
+        )
+        read = counted(found, progress, sum(number for number, _ in queues.values()))
+        return read if filter.is_by_place else (each for each in read if filter.matches(each))
+
+    def get(
+        self, id: str, *, queue: str | None = None, progress: Progress | None = None
+    ) -> DeadLetter | None:
+        """Return the dead letter with that id, or else the first one of a task with that id.
+
+        The ids of a dead letter and its task differ if the task became a dead letter several times,
+        or if its message had no readable id. The search by the task's id reads all dead letters.
+
+        Parameters
+        ----------
+        progress : Callable[[int | None, int], object] | None
+            Called while all dead letters are read, as for ``delayq.dead_letters(…)``.
+
+        Returns
+        -------
+        DeadLetter | None
+            None if no dead letter has either id.
+
+        Raises
+        ------
+        InvalidFilter
+            *id* is not a string.
+        """
+        if not isinstance(id, str):
+            raise InvalidFilter(f"id={id!r}: expected the id of a dead letter")
+
+        filter = DeadFilter(queue, task_id=id)
+        return self._find_by_id(id, queue, progress) or next(
+            self._iterate(filter, progress=progress), None
+        )
+
+    def _find_by_id(
+        self,
+        id: str,
+        queue: str | None,
+        progress: Progress | None,  # noqa: ARG002, for a subclass that reads all dead letters
+    ) -> DeadLetter | None:
+        def read(stores: Stores) -> DeadLetter | None:
+            found = stores.run_each(
+                queues_of(stores, queue),
+                lambda store, name: store.dead_letters.read_steps(name, [to_bytes(id)]),
+            )
+            every = (DeadLetter.of(name, each) for name, some in found.items() for each in some)
+            return next(every, None)
+
+        return self._ask(read)
+
+    def count(self, /, filter: DeadFilter | None = None, **fields: Any) -> int:
+        """Return the number of dead letters that match a filter.
+
+        Without *filter*, the other arguments are its *fields*, as for ``delayq.dead_letters(…)``. A
+        filter with other fields than the queue and the times reads all dead letters.
+
+        Raises
+        ------
+        InvalidFilter, InvalidETA
+            A field is invalid, or both a filter and fields are given.
+        """
+        return self._count(_filter_of(filter, DeadFilter(**fields)))
+
+    def _count(self, filter: DeadFilter) -> int:
+        if not filter.is_by_place:
+            return sum(1 for _ in self._iterate(filter))
+        low, high = filter.range_ms()
+        return sum(self._ask(lambda stores: counts_of(stores, filter.queue, low, high)).values())
 
     def replay(
         self,
@@ -151,7 +305,8 @@ class DeadLetters(DeadLetterReader):
         InvalidFilter
             The filter has a wrong type, or *queue* is not a valid name.
         """
-        check_rate(rate)
+        if rate is not None and not is_finite(rate, 0.001, 1e6):
+            raise ConfigError(f"rate={rate!r}: expected dead letters a second, 0.001 to 1,000,000")
         changes = ReplayChanges(args, kwargs, queue).check()
         start, run = self._session.now_ms(), uuid4().hex
 
@@ -211,7 +366,7 @@ class DeadLetters(DeadLetterReader):
                     queue, to, layout, found, token
                 )
             )
-        return Change(dead_letters, call, [*replays], known=known)
+        return Change(dead_letters, call, [*replays], known)
 
     def purge(self, dead_letter: DeadLetter | str) -> Outcome:
         """Delete a dead letter. A chord that waits for its task fails.
@@ -245,11 +400,8 @@ class DeadLetters(DeadLetterReader):
         call = self._ask(
             lambda stores: stores.of(queue).dead_letters.delete_call(queue, names, token)
         )
-
-        def after(gone: Sequence[DeadLetter]) -> None:
-            note_purged(self._session.app, gone)
-
-        return Change(dead_letters, call, range(len(dead_letters)), after)
+        after = partial(note_purged, self._session.app)
+        return Change(dead_letters, call, range(len(dead_letters)), {}, after)
 
     def _dead_letter(self, dead_letter: DeadLetter | str) -> DeadLetter | None:
         return dead_letter if isinstance(dead_letter, DeadLetter) else self.get(dead_letter)
@@ -270,22 +422,40 @@ class DeadLetters(DeadLetterReader):
         *,
         replay_in_place: bool = False,
     ) -> Bulk:
-        """Change the dead letters that match, in batches; messages that die meanwhile stay.
-
-        With *replay_in_place* scripts change most messages themselves, and *change* gets only the
-        dead letters that :meth:`_replay_in_place` yields.
-        """
-        check_bulk(filter, dry_run, everything)
+        """Change the dead letters that match, in batches; messages that die meanwhile stay."""
+        check_filter(filter)
+        if filter.is_everything and not (everything or dry_run):
+            raise ConfigError(
+                "the filter leaves nothing out: give everything=True if all dead letters of all "
+                "queues are meant"
+            )
         bulk = Bulk(dry_run)
         if dry_run:
-            bulk.total = bulk.outcomes[Outcome.DONE] = self.count(filter)
+            bulk.total = bulk.outcomes[Outcome.DONE] = self._count(filter)
             return bulk
         if filter.died_to is None:
             # A task that is replayed and dies again must not be replayed again by this call.
             filter = replace(filter, died_to=moment(self._session.now_ms()))
-        bulk.total = self.count(
+        bulk.total = self._count(
             DeadFilter(filter.queue, died_from=filter.died_from, died_to=filter.died_to)
         )
+        self._change_matching(filter, change, bulk, progress, replay_in_place=replay_in_place)
+        return bulk
+
+    def _change_matching(
+        self,
+        filter: DeadFilter,
+        change: Callable[[str, Sequence[DeadLetter], int], Any],
+        bulk: Bulk,
+        progress: Callable[[Bulk], object] | None,
+        *,
+        replay_in_place: bool,
+    ) -> None:
+        """Change the dead letters that match, and count the outcomes.
+
+        With *replay_in_place* scripts change most messages themselves, and *change* gets only the
+        dead letters that :meth:`_replay_in_place` yields.
+        """
         number_read = 0
 
         def settle(made: Change, reply: Any) -> None:
@@ -309,7 +479,6 @@ class DeadLetters(DeadLetterReader):
                         settle(made, None)
                     else:
                         ahead.send(queue, made.call, partial(settle, made))
-        return bulk
 
     def _replay_in_place(
         self, filter: DeadFilter, bulk: Bulk, progress: Callable[[Bulk], object] | None
@@ -350,22 +519,6 @@ def due_of(eta: datetime | str | None, countdown: float | None) -> Due:
     return Due(0) if countdown is None else due_of_countdown(countdown)
 
 
-def check_rate(rate: float | None) -> None:
-    """Raise ConfigError if the rate is invalid."""
-    if rate is not None and not is_finite(rate, 0.001, 1e6):
-        raise ConfigError(f"rate={rate!r}: expected dead letters a second, 0.001 to 1,000,000")
-
-
-def check_bulk(filter: DeadFilter, dry_run: bool, everything: bool) -> None:
-    """Raise ConfigError if a filter matches everything and *everything* is not set."""
-    check_filter(filter)
-    if filter.is_everything and not (everything or dry_run):
-        raise ConfigError(
-            "the filter leaves nothing out: give everything=True if all dead letters of all "
-            "queues are meant"
-        )
-
-
 def _replay_page_in_place(
     queue: str, place: tuple[Any, ...], stores: Stores
 ) -> tuple[ReplayedInPlace, Sequence[DeadLetterRecord]]:
@@ -373,3 +526,46 @@ def _replay_page_in_place(
     dead_letters = stores.of(queue).dead_letters
     found = dead_letters.replay_in_place(queue, *place)
     return found, dead_letters.read(queue, [id for id, _ in found.left]) if found.left else []
+
+
+def counted(found: Iterable[T], progress: Progress | None, total: int | None) -> Iterator[T]:
+    """Yield dead letters that are read, and report the progress."""
+    for number, each in enumerate(found, 1):
+        if progress is not None and number % PROGRESS_DEAD_LETTERS == 0:
+            progress(total, number)
+        yield each
+
+
+def counts_of(
+    stores: Stores,
+    queue: str | None = None,
+    low: int | None = None,
+    high: int | None = None,
+    *,
+    archived: bool = False,
+) -> dict[str, int]:
+    """Return the number of dead letters of each queue, or of one, with a death in a time (ms).
+
+    With *archived*, only queues whose consumers have an archive are counted.
+    """
+    known = queues_of(stores, queue).items()
+    return stores.run_each(
+        [name for name, layout in known if layout.limits.archived or not archived],
+        lambda store, name: store.dead_letters.count_steps(name, low, high),
+    )
+
+
+def _filter_of(filter: DeadFilter | None, fields: DeadFilter) -> DeadFilter:
+    """Return the filter, or else the filter made of fields; raises InvalidFilter for both."""
+    if filter is None:
+        return fields
+    if not fields.is_everything:
+        raise InvalidFilter(f"filter={filter!r} and {fields!r}: give one of them")
+    return check_filter(filter)
+
+
+def check_filter(filter: DeadFilter) -> DeadFilter:
+    """Return the filter; raises InvalidFilter for another type."""
+    if not isinstance(filter, DeadFilter):
+        raise InvalidFilter(f"filter={filter!r}: expected a DeadFilter(…)")
+    return filter

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, cast
 from uuid import uuid4
 
-from celery_delayq.deadletters.client import DeadLetters, check_bulk
-from celery_delayq.deadletters.reader import Progress, ReadCounter
+from celery_delayq.deadletters.client import DeadLetters, Progress, counted
 from celery_delayq.deadletters.replay import ReplayChanges, replay_message
 from celery_delayq.errors import InvalidOption, RecordError
 from celery_delayq.integration.not_run import note_purged
 from celery_delayq.model.dead_letter import DeadFilter, DeadLetter
 from celery_delayq.model.envelope import Due
-from celery_delayq.model.scheduled import Bulk, Outcome, moment
+from celery_delayq.model.scheduled import Bulk, Outcome
 from celery_delayq.transport.amqp.messages import from_envelope
 from celery_delayq.utils.foreign import record_errors
 from celery_delayq.utils.portions import portions
@@ -49,9 +48,7 @@ class StreamDeadLetters(DeadLetters):
         offset: int | None = None,
     ) -> Iterator[DeadLetter]:
         low, high = filter.range_ms()
-        counter = ReadCounter(progress, None)
-        for found in self._connection.read(offset):
-            counter.count_one()
+        for found in counted(self._connection.read(offset), progress, None):
             died = found.dead_lettered.died_ms
             if (
                 filter.queue not in (None, found.queue)
@@ -85,24 +82,15 @@ class StreamDeadLetters(DeadLetters):
             return next((each for each in found if each == dead_letter), None)
         return self.get(dead_letter.id if isinstance(dead_letter, DeadLetter) else dead_letter)
 
-    def _change_all(
+    def _change_matching(
         self,
         filter: DeadFilter,
         change: Callable[[str, Sequence[DeadLetter], int], Any],
-        dry_run: bool,
-        everything: bool,
+        bulk: Bulk,
         progress: Callable[[Bulk], object] | None,
         *,
-        replay_in_place: bool = False,  # noqa: ARG002
-    ) -> Bulk:
-        check_bulk(filter, dry_run, everything)
-        bulk = Bulk(dry_run)
-        if filter.died_to is None:
-            filter = replace(filter, died_to=moment(self._session.now_ms()))
-        bulk.total = self._count(filter)
-        if dry_run:
-            bulk.outcomes[Outcome.DONE] = bulk.total
-            return bulk
+        replay_in_place: bool,  # noqa: ARG002
+    ) -> None:
         number_read = 0
         for batch in portions(
             self._iterate(filter), MARK_BATCH, lambda each: len(each.dead_lettered.data)
@@ -115,7 +103,6 @@ class StreamDeadLetters(DeadLetters):
             number_read += len(batch)
             if progress is not None:
                 progress(bulk)
-        return bulk
 
     def _make_change(self, _queue: str, change: Any) -> Outcome:
         [outcome] = change

@@ -15,10 +15,10 @@ from uuid import uuid4
 
 from kombu.exceptions import OperationalError
 
+from celery_delayq.deadletters.client import counts_of
 from celery_delayq.errors import CommandRefused, TransferError
 from celery_delayq.model.dead_letter import DeadFilter
 from celery_delayq.settings import Settings
-from celery_delayq.store.paging import queues_of
 from celery_delayq.store.session import Session
 from celery_delayq.store.stores import Stores
 from celery_delayq.transfer.dead_letter_archive import database_of, insert_all
@@ -151,13 +151,8 @@ class Archiver:
         """Return whether this worker does the round, and there are dead letters to move."""
         if not stores.common.dead_letters.take_turn(who, 0.9 * self._interval):
             return False
-        last = stores.now_ms() - int(self._after * 1000)
-        known = queues_of(stores, None).items()
-        queues = [queue for queue, layout in known if layout.limits.archived]
-        counts = stores.run_each(
-            queues, lambda store, x: store.dead_letters.count_steps(x, None, last)
-        )
-        return any(counts.values())
+        last_ms = stores.now_ms() - int(self._after * 1000)
+        return any(counts_of(stores, high=last_ms, archived=True).values())
 
 
 def begin(app: Celery) -> Callable[[], None] | None:

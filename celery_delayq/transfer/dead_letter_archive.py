@@ -6,21 +6,23 @@ No dead letter is lost, and a database has each one once. The other direction is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from itertools import groupby
+from operator import itemgetter
+from typing import TYPE_CHECKING, TypeVar
 from uuid import uuid4
 
-from celery_delayq.deadletters.client import CHANGE_BATCH
+from celery_delayq.deadletters.client import CHANGE_BATCH, counts_of
 from celery_delayq.errors import InvalidPlace
 from celery_delayq.model.dead_letter import DeadFilter, DeadLetter
 from celery_delayq.model.lookup import StatusCode
 from celery_delayq.model.scheduled import moment
 from celery_delayq.settings import Settings
 from celery_delayq.store.dead_letters import DeadLetterStore
-from celery_delayq.store.paging import queues_of
 from celery_delayq.store.session import Session
 from celery_delayq.store.stores import Stores
 from celery_delayq.transfer import jsonl
@@ -30,7 +32,6 @@ from celery_delayq.transfer.export_format import (
     FORMAT_VERSION,
     FileOrUrl,
     Header,
-    by_queue,
     is_url,
     shown_filter,
 )
@@ -41,12 +42,16 @@ from celery_delayq.transfer.results import (
     transfer_errors,
 )
 from celery_delayq.utils.credentials import hide
+from celery_delayq.utils.portions import batches as chunks
 from celery_delayq.utils.portions import portions
 
 if TYPE_CHECKING:
     from celery_delayq.utils.sql import Database
 
 T = TypeVar("T")
+
+#: Queue, id and time of death (ms) of a dead letter.
+Place = tuple[str, str, int]
 
 #: Most dead letters, and approximate bytes, of one transaction. Reading them takes several calls.
 PAGE_DEAD_LETTERS, PAGE_BYTES = 1000, 8_000_000
@@ -74,7 +79,6 @@ def archive_dead(
     older_than : float
         Only dead letters that died at least this many seconds ago, by Redis' clock.
     progress : Callable[[Archived], object]
-        Called after each batch.
         Called after each batch.
 
     Raises
@@ -118,7 +122,7 @@ def export_dead(
         return insert_all(session, database_of(target), filter, move=False, progress=progress)
     report = Archived()
     with transfer_errors(report, DEAD_LETTERS.noun, NOTHING_KEPT):
-        plan = plan_of(session, filter, 0.0, report)
+        plan, _ = plan_of(session, filter, 0.0, report)
         with jsonl.writing(target, DEAD_LETTERS) as out:
             shown = shown_filter(filter)
             out.begin(Header(FORMAT_VERSION, report.made, plan.server, shown, report.total))
@@ -174,10 +178,10 @@ def insert_all(
 
     report = Archived()
     with transfer_errors(report, DEAD_LETTERS.noun):
-        plan = plan_of(session, filter, older_than, report, own=own)
-        now = moment(plan.now_ms)
+        plan, now_ms = plan_of(session, filter, older_than, report, own=own)
+        now = moment(now_ms)
         with dead_letter_sql.writing(database) as table, ExitStack() as stack:
-            since = moment(plan.now_ms - int(spare * 1000))
+            since = moment(now_ms - int(spare * 1000))
             spared = table.restored_since(since) if spare else ()
             found = (
                 (rows, looked, dead_letter_sql.values(rows, plan.server, now))
@@ -243,12 +247,19 @@ def archive_url(session: Session) -> str:
 
 def plan_of(
     session: Session, filter: DeadFilter, older_than: float, report: Archived, *, own: bool = False
-) -> RedisPlan | StreamPlan:
-    """Return which dead letters to read; write their number and the time into the report."""
-    kind = StreamPlan if session.on_rabbitmq else RedisPlan
-    plan, report.total = kind.of(session, filter, older_than, own=own)
-    report.made = moment(plan.now_ms).isoformat()
-    return plan
+) -> tuple[RedisPlan | StreamPlan, int]:
+    """Return which dead letters to read, and the time in ms; write both into the report.
+
+    Dead letters that are added during the run are left out, or it might never end.
+    """
+    now_ms = session.now_ms()
+    report.made = moment(now_ms).isoformat()
+    _, high = filter.range_ms()
+    last_ms = now_ms - int(older_than * 1000)
+    filter = replace(filter, died_to=moment(last_ms if high is None else min(high, last_ms)))
+    plan = StreamPlan(session, filter) if session.on_rabbitmq else RedisPlan(session, filter, own)
+    report.total = plan.count()
+    return plan, now_ms
 
 
 def batches(
@@ -269,44 +280,28 @@ def batches(
             yield [row for row in meant if (row.queue, row.id) not in spared], len(some)
 
 
-class RedisPlan(NamedTuple):
-    """The dead letters to read in Redis; *low* and *high* are ms since 1970."""
+class RedisPlan:
+    """The dead letters to read in Redis, with *own* only those of queues with an archive."""
 
-    session: Session
-    filter: DeadFilter
-    server: str
-    queues: Sequence[str]
-    now_ms: int
-    low: int | None
-    high: int
+    def __init__(self, session: Session, filter: DeadFilter, own: bool) -> None:
+        self.session, self.filter = session, filter
+        self._low, self._high = filter.range_ms()
 
-    @classmethod
-    def of(
-        cls, session: Session, filter: DeadFilter, older_than: float, *, own: bool
-    ) -> tuple[RedisPlan, int]:
-        low, high = filter.range_ms()
+        def ask(stores: Stores) -> tuple[str, dict[str, int]]:
+            counts = counts_of(stores, filter.queue, self._low, self._high, archived=own)
+            return stores.address(), counts
 
-        def ask(stores: Stores) -> tuple[RedisPlan, int]:
-            now = stores.now_ms()
-            last = now - int(older_than * 1000)
-            # Without dead letters that are added during the run, or it might never end.
-            last = last if high is None else min(high, last)
-            known = queues_of(stores, filter.queue)
-            queues = sorted(queue for queue, x in known.items() if x.limits.archived or not own)
-            counts = stores.run_each(
-                queues, lambda store, x: store.dead_letters.count_steps(x, low, last)
-            )
-            queues = [queue for queue, number in counts.items() if number]
-            plan = cls(session, filter, stores.address(), queues, now, low, last)
-            return plan, sum(counts.values())
+        self.server, self._counts = session.ask(ask)
 
-        return session.ask(ask)
+    def count(self) -> int:
+        """Return the number of dead letters to read."""
+        return sum(self._counts.values())
 
     def read(self) -> Iterator[Iterator[DeadLetter]]:
         """Yield the dead letters of each queue in turn."""
-        for queue in self.queues:
+        for queue in sorted(queue for queue, number in self._counts.items() if number):
             store = self._dead_letters(queue)
-            found = store.all(queue, self.low, self.high, ask=self.session.ask)
+            found = store.all(queue, self._low, self._high, ask=self.session.ask)
             yield map(partial(DeadLetter.of, queue), found)
 
     def _dead_letters(self, queue: str) -> DeadLetterStore:
@@ -314,15 +309,26 @@ class RedisPlan(NamedTuple):
 
     def delete(self, rows: Sequence[DeadLetterRow]) -> list[DeadLetterRow]:
         """Delete dead letters in Redis; return the rows whose dead letter existed."""
-        moved: list[DeadLetterRow] = []
-        for queue, some in by_queue(rows, CHANGE_BATCH):
-            states = self.session.ask(partial(_delete, queue=queue, rows=some, token=uuid4().hex))
-            moved += [row for row, state in zip(some, states, strict=True) if state == "d"]
-        return moved
+        found = {
+            (row.queue, row.dead_letter.id, row.dead_letter.dead_lettered.died_ms): row
+            for row in rows
+        }
+        states = delete_unchanged(self.session, found)
+        return [found[place] for place, state in states if state == "d"]
+
+
+def delete_unchanged(
+    session: Session, places: Iterable[Place]
+) -> Iterator[tuple[Place, StatusCode]]:
+    """Delete dead letters in Redis that have not changed; yield a status code for each."""
+    for queue, its in groupby(sorted(places), itemgetter(0)):
+        for some in chunks(its, CHANGE_BATCH):
+            names, token = [(id, died_ms) for _, id, died_ms in some], uuid4().hex
+            delete = partial(_delete, queue, names, token)
+            yield from zip(some, session.ask(delete), strict=True)
 
 
 def _delete(
-    stores: Stores, *, queue: str, rows: Sequence[DeadLetterRow], token: str
+    queue: str, names: Sequence[tuple[str, int]], token: str, stores: Stores
 ) -> list[StatusCode]:
-    names = [(row.dead_letter.id, row.dead_letter.dead_lettered.died_ms) for row in rows]
     return stores.of(queue).dead_letters.delete(queue, names, token)

@@ -3,42 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from hashlib import sha256
-from typing import NamedTuple
 
 from celery_delayq.deadletters.stream import StreamDeadLetters, offsets_of
 from celery_delayq.model.dead_letter import DeadFilter, DeadLetter
-from celery_delayq.model.scheduled import moment
 from celery_delayq.store.session import Session
 from celery_delayq.transfer.dead_letter_row import DeadLetterRow
 from celery_delayq.transfer.results import Imported
 
 
-class StreamPlan(NamedTuple):
+class StreamPlan:
     """The dead letters to read in a stream of RabbitMQ."""
 
-    session: Session
-    filter: DeadFilter
-    server: str
-    now_ms: int
-
-    @classmethod
-    def of(
-        cls,
-        session: Session,
-        filter: DeadFilter,
-        older_than: float,
-        *,
-        own: bool,  # noqa: ARG003  queues of a stream have no archive of their own
-    ) -> tuple[StreamPlan, int]:
-        now = session.now_ms()
-        _, high = filter.range_ms()
-        last = now - int(older_than * 1000)
-        filter = replace(filter, died_to=moment(last if high is None else min(high, last)))
+    def __init__(self, session: Session, filter: DeadFilter) -> None:
+        self.session, self.filter = session, filter
         with session.app.connection_for_write() as connection:
-            plan = cls(session, filter, connection.as_uri(), now)
-        return plan, StreamDeadLetters(session).count(filter)
+            self.server: str = connection.as_uri()
+
+    def count(self) -> int:
+        """Return the number of dead letters to read."""
+        return StreamDeadLetters(self.session).count(self.filter)
 
     def read(self) -> Iterator[Iterator[DeadLetter]]:
         """Yield the dead letters of all queues together."""

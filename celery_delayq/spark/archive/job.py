@@ -20,8 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.datasource import InputPartition
 
-from celery_delayq.deadletters.client import CHANGE_BATCH
-from celery_delayq.deadletters.reader import counts_of
+from celery_delayq.deadletters.client import CHANGE_BATCH, counts_of
 from celery_delayq.errors import ConfigError
 from celery_delayq.model.history import place_of
 from celery_delayq.model.lookup import StatusCode, to_text
