@@ -16,6 +16,9 @@ from celery_delayq.utils.text import spelled
 
 _UNITS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1000, "s"), (1, "ms"))
 
+#: Widths of charts: one that fills the page, and one of two charts side by side.
+_WIDE, _NARROW = 1060, 500
+
 _TOP_MARGIN, _BOTTOM_MARGIN, _LEFT_MARGIN, _RIGHT_MARGIN = 12, 30, 54, 12
 
 #: Marks of an axis of durations, in ms.
@@ -111,11 +114,10 @@ def bars(
     layers: Sequence[Layer],
     outline: Layer | None = None,
     *,
-    width: int = 1060,
     height: int = 260,
 ) -> str:
     """Draw stacked layers as a bar for each step of time, and another value as an outline."""
-    chart = Chart(label, width, height)
+    chart = Chart(label, _WIDE, height)
     sums = [sum(values) for values in zip(*(layer.values for layer in layers), strict=True)]
     high = chart.heights(max([*sums, *(outline.values if outline else ()), 1]))
     wide = timedelta(seconds=step)
@@ -149,12 +151,9 @@ def curves(
     times: Sequence[datetime],
     step: int,
     curves: Sequence[tuple[str, str, Sequence[int | None]]],
-    *,
-    width: int = 1060,
-    height: int = 240,
 ) -> str:
     """Draw durations in ms over time on a logarithmic scale; None is a gap."""
-    chart = Chart(label, width, height)
+    chart = Chart(label, _WIDE, 240)
     known = [each for _, _, values in curves for each in values if each is not None]
     marks, level = _durations(known, chart.y0, chart.y1)
     for mark in marks:
@@ -175,10 +174,10 @@ def curves(
     return chart.svg()
 
 
-def ranges(label: str, rows: Sequence[tuple[str, Quantiles]], *, width: int = 1060) -> str:
+def ranges(label: str, rows: Sequence[tuple[str, Quantiles]]) -> str:
     """Draw a line for each row, from p50 to p99 with p90 on it, and a ring at the maximum."""
     margin = 24 + min(240, max((7 * len(_shorten_name(name)) for name, _ in rows), default=0))
-    chart = Chart(label, width, _TOP_MARGIN + _BOTTOM_MARGIN + 30 * len(rows), margin)
+    chart = Chart(label, _NARROW, _TOP_MARGIN + _BOTTOM_MARGIN + 30 * len(rows), margin)
     known = [ms for _, each in rows for ms in (each.p50, each.max) if ms is not None]
     marks, place = _durations(known, chart.x0 + 6, chart.x1 - 12)
     for mark in marks:
@@ -201,15 +200,13 @@ def ranges(label: str, rows: Sequence[tuple[str, Quantiles]], *, width: int = 10
         tip = "\n".join(
             [spelled(name), *(f"{n}: {duration(ms)}" for n, ms in marks_of_row.items())]
         )
-        chart.add("rect", "hover", tip, x=0, y=y - 15, width=width, height=30)
+        chart.add("rect", "hover", tip, x=0, y=y - 15, width=_NARROW, height=30)
     return chart.svg()
 
 
-def columns(
-    label: str, pairs: Sequence[tuple[str, int]], *, width: int = 500, height: int = 220
-) -> str:
+def columns(label: str, pairs: Sequence[tuple[str, int]]) -> str:
     """Draw a bar for each name, with the number above the bar."""
-    chart = Chart(label, width, height)
+    chart = Chart(label, _NARROW, 220)
     high = chart.heights(max([number for _, number in pairs] + [1]) * 1.12)
     each = (chart.x1 - chart.x0) / max(len(pairs), 1)
     for i, (name, number) in enumerate(pairs):
@@ -223,9 +220,9 @@ def columns(
     return chart.svg()
 
 
-def round_ticks(top: float, most: int = 5) -> list[float]:
-    """Return round whole numbers from 0 to *top* or a little more."""
-    rough = max(top / most, 0.2)
+def round_ticks(top: float) -> list[float]:
+    """Return about five round whole numbers, from 0 to *top* or a little more."""
+    rough = max(top / 5, 0.2)
     power = 10.0 ** math.floor(math.log10(rough))
     step = max(next(m * power for m in (1, 2, 5, 10) if m * power >= rough * 0.999), 1.0)
     return [step * n for n in range(math.ceil(top / step * 0.999) + 1)]

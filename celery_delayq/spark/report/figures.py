@@ -99,6 +99,15 @@ class Figures:
     lateness: Quantiles = Quantiles()
     runtime: Quantiles = Quantiles()
 
+    def stages(self) -> Sequence[tuple[str, Quantiles]]:
+        """Return the stages of runs, by name."""
+        return (
+            ("due to ready", self.promotion),
+            ("ready to start", self.wait),
+            ("due to start (lateness)", self.lateness),
+            ("start to end (run time)", self.runtime),
+        )
+
 
 @dataclass(frozen=True)
 class Step:

@@ -13,6 +13,8 @@ from celery_delayq.spark.report.charts import Layer
 from celery_delayq.spark.report.figures import LoadAhead, RunReport
 from celery_delayq.utils.text import spelled
 
+DEFAULT_TITLE = "How delayed tasks ran"
+
 #: Most rows of a table, and tasks or queues of a chart. Parquet and JSON have all.
 MAX_ROWS, MAX_CHART_LINES = 100, 12
 
@@ -20,7 +22,7 @@ MAX_ROWS, MAX_CHART_LINES = 100, 12
 _QUEUE_COLOURS, _OTHERS_LABEL = ("s1", "s7", "s3", "s5", "s2", "s6"), "all others"
 
 
-def page(run_report: RunReport, title: str = "How delayed tasks ran") -> str:
+def page(run_report: RunReport, title: str = DEFAULT_TITLE) -> str:
     """Return a report as an HTML page.
 
     Raises
@@ -126,18 +128,10 @@ def _pictures(run_report: RunReport) -> dict[str, str]:
         )  # fmt: skip
     total = run_report.total
     if total.runs:
-        stages = (
-            ("due → ready", total.promotion),
-            ("ready → start", total.wait),
-            ("due → start", total.lateness),
-            ("start → end", total.runtime),
-        )
-        found["stages"] = charts.ranges("How long each stage took, for all runs", stages, width=500)
+        found["stages"] = charts.ranges("How long each stage took, for all runs", total.stages())
         for name, rows in (("tasks", run_report.tasks), ("queues", run_report.queues)):
             late = [(key, each.lateness) for key, each in rows.items() if each.lateness.runs]
-            found[name] = charts.ranges(
-                f"Lateness of the {name}", late[:MAX_CHART_LINES], width=500
-            )
+            found[name] = charts.ranges(f"Lateness of the {name}", late[:MAX_CHART_LINES])
         found["attempts"] = charts.columns("Tasks by their number of runs", runs_per_id(run_report))
     if run_report.ahead is not None and run_report.ahead.loads:
         found["ahead"] = _load(run_report.ahead)

@@ -45,13 +45,7 @@ def _tables(run_report: RunReport, *, narrow: bool) -> Iterator[Table]:
         yield _by("queue", run_report.queues, narrow=narrow)
         hours = {stamp(hour): each for hour, each in [*run_report.hours.items()][-_MAX_ROWS:]}
         yield _by("hour (UTC)", hours, narrow=narrow)
-        total = run_report.total
-        stages = (
-            ("due to ready", total.promotion),
-            ("ready to start", total.wait),
-            ("due to start (lateness)", total.lateness),
-            ("start to end (run time)", total.runtime),
-        )
+        stages = run_report.total.stages()
         rows = [(name, f"{each.runs:,}", *_durations(each)) for name, each in stages]
         yield _table("stage", ("runs", "p50", "p90", "p99", "max"), rows)
         pairs = runs_per_id(run_report)
