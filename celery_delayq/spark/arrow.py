@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from inspect import signature
 
 import pyarrow as pa
@@ -10,9 +9,6 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType, VariantType
 
 from celery_delayq.errors import ConfigError
-
-#: The rows of a Spark task.
-Batches = Iterator[pa.RecordBatch]
 
 #: PySpark before 4.2 has no such argument, and its times are in UTC.
 _IN_UTC = {"timezone": "UTC"} if "timezone" in signature(to_arrow_schema).parameters else {}

@@ -9,7 +9,7 @@ import re
 import sys
 import warnings
 from collections.abc import Callable, Iterable
-from dataclasses import asdict
+from dataclasses import MISSING, Field, asdict, fields
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -22,6 +22,7 @@ from celery_delayq.admin.reporting import Refused, WrongUse, reporting_errors
 from celery_delayq.errors import ConfigError
 from celery_delayq.spark import check, check_java, register
 from celery_delayq.spark.jdbc import UTC_OPTION
+from celery_delayq.spark.options import JobOptions
 from celery_delayq.spark.session import interrupts
 from celery_delayq.utils.text import spelled
 
@@ -32,9 +33,6 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 #: The last line of a Python traceback.
 _RAISED_LINE = re.compile(r"([a-z_]\w*\.)*[A-Z]\w*(Error|Exception|Invalid|NotImplemented\w*): ")
-
-#: The options of :class:`.access.Access` on command lines, without secrets.
-_ACCESS_OPTIONS = ("url", "app", "keyprefix")
 
 
 def session(name: str, jars: str | None = None) -> SparkSession:
@@ -67,29 +65,61 @@ def session(name: str, jars: str | None = None) -> SparkSession:
     return spark
 
 
-def options(command: F) -> F:
-    """Add the options of all jobs to a command, and print errors in one line."""
-    for option in (
-        click.option("--json", "as_json", is_flag=True, help="Print JSON."),
-        click.option(
-            "--jars", metavar="FILES", help="Jar files such as a JDBC driver, without spark-submit."
-        ),
-        click.option("--keyprefix", metavar="PREFIX", help="The apps' global_keyprefix."),
-        click.option("--app", metavar="APP", help="The Celery app, as celery -A takes it."),
-        click.option(
-            "--url",
-            metavar="URL",
-            help="The broker's URL without its password, or env:NAME; default: DELAYQ_URL or "
-            "CELERY_BROKER_URL. DELAYQ_PASSWORD is the password.",
-        ),
-    ):
-        command = option(command)
-    return _print_errors(command)
+def options(kind: type[JobOptions]) -> Callable[[F], F]:
+    """Return a decorator for the command of a job, which prints errors in one line.
+
+    The command has the options of *kind* and those of all jobs. It is called with *options*, which
+    were checked before Java is started, *jars* and *as_json*.
+    """
+
+    def decorate(command: F) -> F:
+        described = [each for each in fields(kind) if each.metadata]
+
+        @functools.wraps(command)
+        def run(*, url: str | None, app: str | None, keyprefix: str | None, **given: Any) -> Any:
+            texts = {"url": url, "app": app, "keyprefix": keyprefix}
+            access = {name: text for name, text in texts.items() if text is not None}
+            own = {each.name: given.pop(each.name) for each in described}
+            checked = kind(**own, access=access)
+            checked.check()
+            return command(options=checked, **given)
+
+        wrapper = _print_errors(run)
+        for add in reversed([*map(_click_option, described), *_OPTIONS_OF_ALL_JOBS]):
+            wrapper = add(wrapper)
+        return wrapper  # type: ignore[return-value]
+
+    return decorate
 
 
-def access_of(given: dict[str, Any]) -> dict[str, str]:
-    """Remove the options of the queue from the options of a command, and return them."""
-    return {name: value for name in _ACCESS_OPTIONS if (value := given.pop(name)) is not None}
+#: The options of all jobs: the options of :class:`.access.Access` without secrets, and others.
+_OPTIONS_OF_ALL_JOBS = (
+    click.option(
+        "--url",
+        metavar="URL",
+        help="The broker's URL without its password, or env:NAME; default: DELAYQ_URL or "
+        "CELERY_BROKER_URL. DELAYQ_PASSWORD is the password.",
+    ),
+    click.option("--app", metavar="APP", help="The Celery app, as celery -A takes it."),
+    click.option("--keyprefix", metavar="PREFIX", help="The apps' global_keyprefix."),
+    click.option(
+        "--jars", metavar="FILES", help="Jar files such as a JDBC driver, without spark-submit."
+    ),
+    click.option("--json", "as_json", is_flag=True, help="Print JSON."),
+)
+
+
+def _click_option(option: Field[Any]) -> Callable[[Any], Any]:
+    """Return the option of a command line."""
+    described = {**option.metadata}
+    flag = described.pop("flag") or f"--{option.name.replace('_', '-')}"
+    if option.default is MISSING:
+        described["required"] = True
+    elif option.default is False:
+        described["is_flag"] = True
+    else:
+        described |= {"default": option.default, "show_default": option.default is not None}
+    return click.option(flag, option.name, **described)
 
 
 def show_summary(

@@ -1,11 +1,15 @@
-"""Options of the data source. Their names are lower case, because Spark ignores the case."""
+"""Options of the data source and of jobs. An option is described once, as a field of a dataclass.
+
+Names are lower case, because Spark ignores the case.
+"""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping
-from dataclasses import MISSING, dataclass, fields
+from collections.abc import Mapping
+from dataclasses import MISSING, Field, dataclass, field, fields
 from typing import Any, Literal, TypeVar, get_args
+
+import click
 
 from celery_delayq.errors import ConfigError
 from celery_delayq.spark import access
@@ -18,23 +22,90 @@ Table = Literal["scheduled", "ready", "leased", "dead_letters", "periodic", "his
 #: Options that Spark itself adds for a stream.
 _SPARK_OPTIONS = frozenset({"checkpointlocation", "path"})
 
-#: Descriptions of the options without a default.
-_REQUIRED_OPTIONS = {
-    "task": "the name of a Celery task, such as mail.remind",
-    "idcolumn": "the column that identifies a row",
-}
-
-_CHOICES: Mapping[str, Any] = {"onconflict": OnConflict, "onloss": OnLoss, "table": Table}
-
-#: Type, least and greatest value of numbers.
-_NUMBERS: Mapping[str, tuple[Callable[[str], float], float, float]] = {
-    "priority": (int, 0, 255),
-    "batchsize": (int, 1, 10_000),
-    "partitions": (int, 1, 10_000),
-    "ratelimit": (float, 0.001, math.inf),
-}
-
 T = TypeVar("T")
+
+
+class Names(click.ParamType):  # type: ignore[type-arg]
+    """Names with commas between them, or a collection of names."""
+
+    name = "names"
+
+    def convert(self, value: Any, *_: Any) -> Any:
+        """Return the names."""
+        texts = value.split(",") if isinstance(value, str) else value
+        return [name for name in map(str.strip, texts) if name]
+
+
+#: The type of sizes and numbers of parts.
+COUNT_TYPE = click.IntRange(1, 10_000)
+
+
+def one_of(choices: Any) -> Any:
+    """Return the type of an option whose values are the arguments of a ``Literal``."""
+    return click.Choice(get_args(choices))
+
+
+def option(
+    default: Any = MISSING,
+    help: str = "",
+    metavar: str | None = None,
+    *,
+    type: Any = click.STRING,
+    flag: str | None = None,
+) -> Any:
+    """Return the field of a dataclass for an option.
+
+    Parameters
+    ----------
+    help, metavar, type
+        As for ``click.option``. For a required option of the data source *help* says what is
+        missing.
+    flag : str | None
+        The name on the command line, if it differs.
+    """
+    described = {"help": help, "metavar": metavar, "type": type, "flag": flag}
+    return field(default=default, metadata=described)
+
+
+def checked(option: Field[Any], given: Any) -> Any:
+    """Return the value of an option for a value or its text.
+
+    Raises
+    ------
+    ConfigError
+        The value is not of the type of the option.
+    """
+    if given is None:
+        return None
+    try:
+        value = option.metadata["type"].convert(given, None, None)
+    except click.BadParameter as exc:
+        raise ConfigError(f"{option.name}={given!r}: {exc.message}") from exc
+    if value != value:  # NaN
+        raise ConfigError(f"{option.name}={given!r}: expected a number")
+    if isinstance(given, float) and value != given:
+        raise ConfigError(f"{option.name}={given!r}: expected a whole number")
+    return value
+
+
+@dataclass(frozen=True)
+class JobOptions:
+    """Options of each job.
+
+    Attributes
+    ----------
+    access : Mapping[str, str]
+        The options ``url``, ``app`` and ``keyprefix`` of the data source.
+    """
+
+    access: Mapping[str, str] = field(default_factory=dict, kw_only=True)
+
+    def check(self) -> None:
+        """Raise :class:`ConfigError` if an option is wrong."""
+        for each in fields(self):
+            if each.metadata:
+                checked(each, getattr(self, each.name))
+        Access.of(self.access)
 
 
 @dataclass(frozen=True)
@@ -66,17 +137,17 @@ class WriteOptions:
     """
 
     access: Access
-    task: str
-    idcolumn: str
-    etacolumn: str | None = None
-    delaycolumn: str | None = None
-    queue: str | None = None
-    priority: int | None = None
-    onconflict: OnConflict = "keep"
-    batchsize: int = 500
-    ratelimit: float | None = None
-    refused: str = "fail"
-    report: str | None = None
+    task: str = option(help="the name of a Celery task, such as mail.remind")
+    idcolumn: str = option(help="the column that identifies a row")
+    etacolumn: str | None = option(None)
+    delaycolumn: str | None = option(None)
+    queue: str | None = option(None)
+    priority: int | None = option(None, type=click.IntRange(0, 255))
+    onconflict: OnConflict = option("keep", type=one_of(OnConflict))
+    batchsize: int = option(500, type=COUNT_TYPE)
+    ratelimit: float | None = option(None, type=click.FloatRange(0.001))
+    refused: str = option("fail")
+    report: str | None = option(None)
 
     @property
     def keeps_refused(self) -> bool:
@@ -122,15 +193,15 @@ class ReadOptions:
     """
 
     access: Access
-    table: Table = "scheduled"
-    queue: str | None = None
-    task: str | None = None
-    since: str | None = None
-    until: str | None = None
-    partitions: int = 8
-    batchsize: int = 1000
-    after: str | None = None
-    onloss: OnLoss = "warn"
+    table: Table = option("scheduled", type=one_of(Table))
+    queue: str | None = option(None)
+    task: str | None = option(None)
+    since: str | None = option(None)
+    until: str | None = option(None)
+    partitions: int = option(8, type=COUNT_TYPE)
+    batchsize: int = option(1000, type=COUNT_TYPE)
+    after: str | None = option(None)
+    onloss: OnLoss = option("warn", type=one_of(OnLoss))
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> ReadOptions:
@@ -141,7 +212,7 @@ class ReadOptions:
 def _parse_options(what: str, options: Mapping[str, str], kind: type[T]) -> T:
     """Parse options from Spark, which are texts with names in any case."""
     given = {name.lower(): text for name, text in options.items()}
-    own = {field.name: field for field in fields(kind) if field.name != "access"}  # type: ignore[arg-type]
+    own = {each.name: each for each in fields(kind) if each.metadata}  # type: ignore[arg-type]
     valid = sorted([*own, *access.ACCESS_OPTIONS])
     unknown = sorted(given.keys() - {*valid} - _SPARK_OPTIONS)
     if unknown:
@@ -149,32 +220,9 @@ def _parse_options(what: str, options: Mapping[str, str], kind: type[T]) -> T:
             f"unknown option(s) for {what}: {', '.join(unknown)}; valid are: {', '.join(valid)}"
         )
     values: dict[str, Any] = {"access": Access.of(given)}
-    for name, field in own.items():
+    for name, each in own.items():
         if text := given.get(name):
-            values[name] = _parse_value(name, text)
-        elif field.default is MISSING:
-            raise ConfigError(f"the option {name} is missing: {_REQUIRED_OPTIONS[name]}")
+            values[name] = checked(each, text)
+        elif each.default is MISSING:
+            raise ConfigError(f"the option {name} is missing: {each.metadata['help']}")
     return kind(**values)
-
-
-def _parse_value(name: str, text: str) -> Any:
-    if name in _CHOICES:
-        check_choice(name, text, _CHOICES[name])
-    if name not in _NUMBERS:
-        return text
-    kind, least, most = _NUMBERS[name]
-    try:
-        value = kind(text)
-        if least <= value <= most:
-            return value
-    except ValueError:
-        pass
-    expected = "a whole number" if kind is int else "a number"
-    raise ConfigError(f"{name}={text!r}: expected {expected} from {least:g} to {most:g}")
-
-
-def check_choice(name: str, value: object, choices: Any) -> None:
-    """Raise :class:`ConfigError` if a value is not one of the arguments of a ``Literal``."""
-    valid = get_args(choices)
-    if value not in valid:
-        raise ConfigError(f"{name}={value!r}; valid are: {', '.join(valid)}")

@@ -10,9 +10,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-#: Most connections that cancel or remove in parallel, for any number of executors.
-MAX_CONNECTIONS = 8
-
 
 @contextmanager
 def job_description(spark: SparkSession, what: str) -> Iterator[None]:

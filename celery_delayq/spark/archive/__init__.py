@@ -17,10 +17,9 @@ In Python::
 
 from __future__ import annotations
 
-from celery_delayq.spark.archive.cli import command
 from celery_delayq.spark.archive.commits import ArchiveError
 from celery_delayq.spark.archive.job import ArchiveOptions as Options
 from celery_delayq.spark.archive.job import ArchiveSummary as Summary
-from celery_delayq.spark.archive.job import archive
+from celery_delayq.spark.archive.job import archive, command
 
 __all__ = ["ArchiveError", "Options", "Summary", "archive", "command"]

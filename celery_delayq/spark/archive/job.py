@@ -1,4 +1,4 @@
-"""The job that archives: the same steps for each table.
+"""The job that archives, and its command: the same steps for each table.
 
 New rows are staged, committed and published, in this order. After that, archived dead letters are
 removed from Redis. Each step determines the remaining work itself, so a job may be killed anywhere.
@@ -8,29 +8,26 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import date
-from functools import partial
-from itertools import groupby
-from operator import itemgetter
-from uuid import uuid4
 
-import pyarrow as pa
+import click
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 from pyspark.sql.datasource import InputPartition
 
-from celery_delayq.deadletters.client import CHANGE_BATCH, counts_of
+from celery_delayq.app import DelayQ
+from celery_delayq.deadletters.client import counts_of
 from celery_delayq.errors import ConfigError
 from celery_delayq.model.history import place_of
-from celery_delayq.model.lookup import StatusCode, to_text
+from celery_delayq.model.lookup import StatusCode
 from celery_delayq.model.scheduled import moment
+from celery_delayq.spark import jobs
 from celery_delayq.spark.access import Access, open_client
 from celery_delayq.spark.archive.commits import ArchiveError, Commit
-from celery_delayq.spark.archive.folder import ArchivedTable
+from celery_delayq.spark.archive.folder import ArchivedTable, check_archive_folder
 from celery_delayq.spark.archive.rows import ARCHIVE_COLUMNS, PLACE_COLUMNS, ArchiveRows, died_since
-from celery_delayq.spark.arrow import Batches
-from celery_delayq.spark.options import OnLoss, check_choice
+from celery_delayq.spark.executors import Batches, Outcomes, change_rows
+from celery_delayq.spark.options import COUNT_TYPE, JobOptions, Names, OnLoss, one_of, option
 from celery_delayq.spark.read.filters import RowFilter
 from celery_delayq.spark.read.history import (
     START_OFFSET,
@@ -43,16 +40,16 @@ from celery_delayq.spark.read.history import (
 from celery_delayq.spark.read.partitions import plan
 from celery_delayq.spark.read.readers import read_part
 from celery_delayq.spark.read.tables import schema_of
-from celery_delayq.spark.session import MAX_CONNECTIONS, job_description
+from celery_delayq.spark.session import job_description
 from celery_delayq.store.stores import Stores
-from celery_delayq.utils.portions import batches as chunks
+from celery_delayq.transfer.dead_letter_archive import delete_unchanged
 
 #: The text between the name of a broker and the hash tag of one of its histories.
 _TAG_SEPARATOR = ", hash tag "
 
 
 @dataclass(frozen=True)
-class ArchiveOptions:
+class ArchiveOptions(JobOptions):
     """What to archive.
 
     Attributes
@@ -70,36 +67,41 @@ class ArchiveOptions:
         ``warn`` or ``fail`` if Redis dropped runs before they were archived.
     partitions, batchsize : int
         Approximate number of parts to read in parallel, and entries per round trip.
-    access : Mapping[str, str]
-        The options ``url``, ``app`` and ``keyprefix`` of the data source.
     """
 
-    tables: Collection[str] = ("history", "dead_letters")
-    source: str | None = None
-    older_than: float = 0.0
-    remove: bool = False
-    on_loss: OnLoss = "warn"
-    partitions: int = 8
-    batchsize: int = 1000
-    access: Mapping[str, str] = field(default_factory=dict)
+    tables: Collection[str] = option(
+        ("history", "dead_letters"),
+        f"Tables to archive, with commas: {', '.join(ARCHIVE_COLUMNS)}.",
+        "NAMES",
+        type=Names(),
+    )
+    source: str | None = option(
+        None, "Name of the queue in the archive; default: host, port and database.", "NAME"
+    )
+    older_than: float = option(
+        0.0,
+        "Only dead letters that died at least this many seconds ago.",
+        "SECONDS",
+        type=click.FloatRange(0),
+    )
+    remove: bool = option(False, "Remove archived dead letters from Redis.", type=click.BOOL)
+    on_loss: OnLoss = option(
+        "warn", "Action if Redis dropped runs before they were archived.", type=one_of(OnLoss)
+    )
+    partitions: int = option(8, "Approximate number of parts to read in parallel.", type=COUNT_TYPE)
+    batchsize: int = option(1000, "Entries per round trip.", type=COUNT_TYPE)
 
     def check(self) -> None:
         """Raise :class:`ConfigError` if an option is wrong."""
+        super().check()
         unknown = sorted({*self.tables} - ARCHIVE_COLUMNS.keys())
         if unknown or not self.tables:
             raise ConfigError(
                 f"tables={', '.join(unknown or self.tables)!r}; "
                 f"valid are: {', '.join(ARCHIVE_COLUMNS)}"
             )
-        check_choice("on_loss", self.on_loss, OnLoss)
-        if self.older_than < 0:
-            raise ConfigError(f"older_than={self.older_than!r}: expected seconds, from 0")
-        for name in ("partitions", "batchsize"):
-            if not 1 <= getattr(self, name) <= 10_000:
-                raise ConfigError(f"{name}={getattr(self, name)!r}: expected 1 to 10000")
         if self.source == "":
             raise ConfigError("source='': expected a name")
-        Access.of(self.access)
 
 
 @dataclass
@@ -289,7 +291,7 @@ class _ArchiveJob:
         with open_client(self._access) as delayq:
             stores = delayq.session.stores
             parts = self._plan(stores, RowFilter("dead_letters", high=high))
-            counts = counts_of(stores, None, None, None)
+            counts = counts_of(stores)
             died = [
                 stores.of(queue).scan.died_ms(queue, None, 0)
                 for queue, number in counts.items()
@@ -334,10 +336,8 @@ class _ArchiveJob:
             return 0, 0
         dead_letters = self._read("dead_letters", parts, PLACE_COLUMNS)
         removable = dead_letters.join(archived.known(since), "digest", "left_semi")
-        some = removable.coalesce(MAX_CONNECTIONS)
-        done = some.mapInArrow(partial(_remove, self._access), "removed BIGINT, gone BIGINT")
-        [(removed, gone)] = done.agg(F.sum("removed"), F.sum("gone")).collect()
-        return int(removed or 0), int(gone or 0)
+        numbers, _ = change_rows(removable, self._access, _remove)
+        return numbers.get("removed", 0), numbers.get("gone", 0)
 
 
 def _find_loss(stores: Stores, reached: Offsets) -> str:
@@ -346,23 +346,36 @@ def _find_loss(stores: Stores, reached: Offsets) -> str:
     return next(filter(None, (find_loss(each, reached[name]) for name, each in histories)), "")
 
 
-def _remove(access: Access, batches: Batches) -> Batches:
+def _remove(delayq: DelayQ, batches: Batches) -> Outcomes:
     """Remove unchanged dead letters; runs on executors."""
     states: Counter[StatusCode] = Counter()
-    with open_client(access) as delayq:
-        for batch in batches:
-            columns = (batch.column(name).to_pylist() for name in ("queue", "name", "died_ms"))
-            rows = sorted(zip(*columns, strict=True))
-            for queue, found in groupby(rows, itemgetter(0)):
-                for part in chunks(found, CHANGE_BATCH):
-                    names = [(to_text(name), died_ms) for _, name, died_ms in part]
-                    delete = partial(_delete, queue, names, uuid4().hex)
-                    states.update(delayq.session.ask(delete))
-    removed = states.pop("d", 0)
-    yield pa.RecordBatch.from_pydict({"removed": [removed], "gone": [states.total()]})
+    for batch in batches:
+        columns = (batch.column(name).to_pylist() for name in ("queue", "id", "died_ms"))
+        places = zip(*columns, strict=True)
+        states.update(state for _, state in delete_unchanged(delayq.session, places))
+    return Outcomes({"removed": states.pop("d", 0), "gone": states.total()})
 
 
-def _delete(
-    queue: str, names: Sequence[tuple[str, int]], token: str, stores: Stores
-) -> list[StatusCode]:
-    return stores.of(queue).dead_letters.delete(queue, names, token)
+@click.command("archive")
+@click.option("--folder", required=True, metavar="PATH", help="The folder of the archive, on any "
+              "file system that Spark knows.")  # fmt: skip
+@jobs.options(ArchiveOptions)
+def command(folder: str, options: ArchiveOptions, jars: str | None, as_json: bool) -> bool:
+    """Add new runs and dead letters to an archive, or a snapshot of the schedule.
+
+    The archive is a folder of Parquet files. The job may be interrupted and repeated.
+    """
+    check_archive_folder(folder)
+    spark = jobs.session("archive", jars)
+    summary = archive(spark, folder, options)
+    source, snapshot = summary.source, summary.snapshot
+    title = f"{source}, snapshot {snapshot}" if snapshot else source
+    jobs.show_summary(summary, title, summary.sums(), as_json=as_json)
+    if summary.lost:
+        jobs.warn(f"Runs may be missing: {summary.lost}")
+    if summary.refused:
+        jobs.warn(
+            f"{summary.refused:,} scheduled entries cannot be read; "
+            "the snapshot has their bytes only"
+        )
+    return not summary.refused

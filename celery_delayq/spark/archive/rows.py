@@ -22,7 +22,7 @@ from celery_delayq.model.scheduled import moment
 from celery_delayq.spark.archive.commits import source_of
 from celery_delayq.spark.read.messages import name_of, text_of
 from celery_delayq.spark.read.table_rows import Row, TableRows
-from celery_delayq.spark.read.tables import TABLE_COLUMNS
+from celery_delayq.spark.read.tables import TABLE_COLUMNS, with_types
 from celery_delayq.transfer.dead_letter_row import DeadLetterRow
 from celery_delayq.transfer.schedule_row import ScheduleRow
 
@@ -32,34 +32,16 @@ PARTITION_COLUMNS = {"history": "day", "dead_letters": "day", "scheduled": "snap
 #: The columns of each table with their SQL types. `data` is a full dead letter; an entry has the
 #: fields of :class:`~celery_delayq.transfer.schedule_row.ScheduleRow`.
 ARCHIVE_COLUMNS: Mapping[str, Mapping[str, str]] = {
-    "history": {"source": "STRING", **TABLE_COLUMNS["history"], "day": "DATE"},
-    "dead_letters": {
-        "digest": "STRING",
-        "source": "STRING",
-        **TABLE_COLUMNS["dead_letters"],
-        "data": "BINARY",
-        "day": "DATE",
-    },
-    "scheduled": {
-        "digest": "STRING",
-        "source": "STRING",
-        "queue": "STRING",
-        "id": "STRING",
-        "duplicate": "BOOLEAN",
-        "task": "STRING",
-        "due": "TIMESTAMP_LTZ",
-        "due_ms": "BIGINT",
-        "step": "INT",
-        "message_id": "STRING",
-        "message": "STRING",
-        "problem": "STRING",
-        "raw": "BINARY",
-        "snapshot": "STRING",
-    },
+    "history": with_types("source", *TABLE_COLUMNS["history"], "day"),
+    "dead_letters": with_types("digest", "source", *TABLE_COLUMNS["dead_letters"], "data", "day"),
+    "scheduled": with_types(
+        *("digest", "source", "queue", "id", "duplicate", "task", "due", "due_ms", "step"),
+        *("message_id", "message", "problem", "raw", "snapshot"),
+    ),
 }
 
-#: Columns that identify a dead letter in Redis: its name, and its time of death in ms.
-PLACE_COLUMNS = {"digest": "STRING", "queue": "STRING", "name": "BINARY", "died_ms": "BIGINT"}
+#: Columns that identify a dead letter in Redis; the time of death is in ms.
+PLACE_COLUMNS = with_types("digest", "queue", "id", "died_ms")
 
 #: The day of dead letters without a time of death.
 UNKNOWN_DAY = date(1970, 1, 1)
@@ -90,14 +72,13 @@ class ArchiveRows(TableRows):
 
     def dead_letters(self, queue: str, found: Sequence[DeadLetterRecord]) -> list[Row]:
         """Return rows of dead letters; for removal only those whose id can be stored exactly."""
-        if "name" in self.needed:
+        if "died_ms" in self.needed:
             found = [each for each in found if text_of(each.id) == each.id]
         rows = super().dead_letters(queue, found)
         for row, each in zip(rows, found, strict=True):
             dead_letter = DeadLetter.of(queue, each)
             row |= {
                 "digest": DeadLetterRow.of(dead_letter).digest,
-                "name": to_bytes(each.id),
                 "died_ms": each.died_ms,
                 "data": each.data,
                 "day": dead_letter.died.date(),

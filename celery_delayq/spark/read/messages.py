@@ -100,9 +100,9 @@ def _arguments(message: Mapping[str, Any]) -> tuple[str | None, str | None]:
         if how == _USUAL_ENCODING:
             text = a2b_base64(message["body"]).decode()
             end = _scan(text, 1)[1]
-            last = _scan(text, end + 2)[1]
-            if (text[:2], text[end : end + 3], text[last:]) == ("[[", ", {", _USUAL_BODY_END):
-                return text[1:end], text[end + 2 : last]
+            kwargs_end = _scan(text, end + 2)[1]
+            if (text[:2], text[end : end + 3], text[kwargs_end:]) == ("[[", ", {", _USUAL_BODY_END):
+                return text[1:end], text[end + 2 : kwargs_end]
     try:
         args, kwargs, _ = body_of(message)
         return text_of(dumps(args)), text_of(dumps(kwargs))

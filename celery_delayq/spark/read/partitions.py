@@ -220,8 +220,8 @@ def _tracked(
 ) -> list[Row]:
     """Return rows of messages, from their priority steps, bytes and index entries."""
     labels = [Label.of(message) for _, message in found]
-    asked = [name for label in labels if label is not None for name in (label.id, label.name)]
-    values = iter(scan.tracked(queue, "running" if state == "running" else "waiting", asked))
+    names = [name for label in labels if label is not None for name in (label.id, label.name)]
+    values = iter(scan.tracked(queue, "running" if state == "running" else "waiting", names))
     index: list[IndexEntry | None] = []
     for label in labels:
         both = [] if label is None else [IndexEntry.unpack(next(values) or b"") for _ in range(2)]

@@ -129,19 +129,19 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
     def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, str]:  # noqa: ARG002, N802
         """Return the current offset of the last run."""
         reached = start or self.initialOffset()
-        last = self._target or self._last()
+        newest = self._target or self._last_offsets()
         return {
-            name: max(_of(reached, name), offset, key=place_of) for name, offset in last.items()
+            name: max(_of(reached, name), offset, key=place_of) for name, offset in newest.items()
         }
 
     def reportLatestOffset(self) -> dict[str, str] | None:  # noqa: N802
         """Return the current offset of the last run, for the progress of the query."""
-        last = self._last()
-        return last if {*last.values()} != {START_OFFSET} else None
+        newest = self._last_offsets()
+        return newest if {*newest.values()} != {START_OFFSET} else None
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Fix the end of the stream: read no run after the current last run."""
-        self._target = self._last()
+        self._target = self._last_offsets()
 
     def partitions(self, start: dict[str, str], end: dict[str, str]) -> list[InputPartition]:
         """Return the parts between two offsets."""
@@ -157,10 +157,10 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
             parts, least = options.partitions, options.batchsize
             return plan_runs(stores, after, upto, parts, least, options.onloss)
 
-    def _last(self) -> dict[str, str]:
+    def _last_offsets(self) -> dict[str, str]:
         with open_client(self._options.access) as delayq:
-            last = last_runs(delayq.session.stores)
-        return {name or _SHARED_OFFSET: offset for name, offset in last.items()}
+            newest = last_runs(delayq.session.stores)
+        return {name or _SHARED_OFFSET: offset for name, offset in newest.items()}
 
 
 def _of(offset: Mapping[str, str], name: str) -> str:

@@ -14,8 +14,7 @@ after a complete job the next job writes nothing.
 from __future__ import annotations
 
 from celery_delayq.spark.jdbc import read_jdbc
-from celery_delayq.spark.reconcile.cli import command
-from celery_delayq.spark.reconcile.job import reconcile
+from celery_delayq.spark.reconcile.job import command, reconcile
 from celery_delayq.spark.reconcile.options import ReconcileOptions as Options
 from celery_delayq.spark.reconcile.options import ReconcileSummary as Summary
 from celery_delayq.spark.reconcile.options import TooManyOrphans

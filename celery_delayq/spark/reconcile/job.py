@@ -1,4 +1,7 @@
-"""The job that compares rows with the queue, by one join of ids. The driver only gets sums."""
+"""The job that compares rows with the queue, and its command.
+
+The job is one join of ids. The driver only gets sums.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,8 @@ from datetime import timedelta
 from functools import partial
 from typing import Any
 
+import click
+from click.core import ParameterSource
 from pyspark import StorageLevel
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
@@ -15,11 +20,14 @@ from pyspark.sql.types import StringType, StructField, StructType, TimestampNTZT
 
 from celery_delayq.errors import ConfigError
 from celery_delayq.model.scheduled import moment
+from celery_delayq.spark import jobs
 from celery_delayq.spark.access import open_client
 from celery_delayq.spark.arrow import arrow_schema
-from celery_delayq.spark.options import WriteOptions, check_choice
+from celery_delayq.spark.executors import change_rows
+from celery_delayq.spark.jdbc import PASSWORD_VARIABLE, read_jdbc
+from celery_delayq.spark.options import WriteOptions
+from celery_delayq.spark.read.tables import read_table
 from celery_delayq.spark.reconcile.options import (
-    Orphans,
     ReconcileOptions,
     ReconcileSummary,
     TooManyOrphans,
@@ -36,10 +44,13 @@ from celery_delayq.spark.reconcile.verdicts import (
     drop_present_rows,
     judge,
 )
-from celery_delayq.spark.session import MAX_CONNECTIONS, setting
+from celery_delayq.spark.session import setting
 from celery_delayq.spark.write.rows import TaskRows
 from celery_delayq.spark.write.sender import queue_of
 from celery_delayq.spark.write.writer import write
+
+#: Options of the command line for reading ranges in parallel.
+_RANGE_OPTIONS = ("partition_column", "lower_bound", "upper_bound", "partitions")
 
 #: Without this setting a small cached result would keep 200 partitions.
 _COALESCE_SETTING = "spark.sql.optimizer.canChangeCachedPlanOutputPartitioning"
@@ -64,7 +75,7 @@ def reconcile(spark: SparkSession, rows: DataFrame, options: ReconcileOptions) -
 
 class _ReconcileJob:
     def __init__(self, spark: SparkSession, rows: DataFrame, options: ReconcileOptions) -> None:
-        check_choice("orphans", options.orphans, Orphans)
+        options.check()
         self._spark, self._options = spark, options
         self._writing = WriteOptions.of(options.writing())
         self._all = rows
@@ -179,11 +190,7 @@ class _ReconcileJob:
         the read is read twice and not missed.
         """
         message_columns = ("eta", "args", "kwargs", "unique_key")
-        scheduled = self._table(
-            "scheduled",
-            "id STRING, queue STRING, due TIMESTAMP_LTZ, eta TIMESTAMP_LTZ, args STRING, "
-            "kwargs STRING, unique_key STRING, retries INT",
-        )
+        scheduled = self._table("scheduled", "id", "queue", "retries", *message_columns)
         state = (
             F.when(F.col("retries") > 0, "retry")
             .when(F.col("queue") != self._queue, "elsewhere")
@@ -191,13 +198,13 @@ class _ReconcileJob:
         )
         found = scheduled.select("id", state.alias("state"), *message_columns)
         since = moment(max(0, self._now - int(self._options.finished_within * 1000)))
-        ended = self._table("history", "id STRING, state STRING", since=since.isoformat())
+        ended = self._table("history", "id", "state", since=since.isoformat())
         # A cancelled message stays in its ready list until a worker takes it.
-        ready = self._table("ready", "id STRING, cancelled BOOLEAN")
+        ready = self._table("ready", "id", "cancelled")
         for state_name, frame in (
             ("ready", ready.where(~F.col("cancelled"))),
-            ("leased", self._table("leased", "id STRING")),
-            ("dead", self._table("dead_letters", "task_id STRING")),
+            ("leased", self._table("leased", "id")),
+            ("dead", self._table("dead_letters", "task_id")),
             ("finished", ended.where(F.col("state") != "RETRY")),
         ):
             id = frame.columns[0]
@@ -216,10 +223,9 @@ class _ReconcileJob:
             ),
         )
 
-    def _table(self, table: str, columns: str, **more: str) -> DataFrame:
+    def _table(self, table: str, *names: str, **more: str) -> DataFrame:
         given = {**self._options.access, "table": table, "task": self._options.task, **more}
-        reader = self._spark.read.schema(columns).format("celery_delayq")
-        return reader.options(**given).load()
+        return read_table(self._spark, given, *names)
 
     # -- writing
 
@@ -231,11 +237,54 @@ class _ReconcileJob:
 
     def _cancel(self, ids: DataFrame, ready: bool) -> int:
         """Cancel scheduled tasks, with *ready* also ready tasks; return the number of them."""
-        cancelling = partial(cancel, self._writing, ready)
-        done = ids.coalesce(MAX_CONNECTIONS).mapInArrow(cancelling, "cancelled BIGINT")
-        [(number,)] = done.agg(F.sum("cancelled")).collect()
-        return int(number or 0)
+        numbers, _ = change_rows(ids, self._writing.access, partial(cancel, ready))
+        return numbers.get("cancelled", 0)
 
 
 def _quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
+
+
+@click.command("reconcile")
+@click.option("--jdbc-url", default="jdbc:derby:delayq", metavar="URL", show_default=True,
+              help="Database URL without a password; default: Spark's Derby.")  # fmt: skip
+@click.option("--table", metavar="TABLE", help="A table or view of pending rows.")
+@click.option("--query", metavar="SQL", help="A SELECT of pending rows.")
+@click.option(
+    "--user", help=f"User of the database; {PASSWORD_VARIABLE} in the environment is the password."
+)
+@click.option("--driver", metavar="CLASS", help="JDBC driver, if Java does not find it by the URL.")
+@click.option(
+    "--partition-column", metavar="COLUMN", help="Read ranges of this column in parallel."
+)
+@click.option("--lower-bound", metavar="VALUE", help="Begin of the ranges.")
+@click.option(
+    "--upper-bound", metavar="VALUE", help="End of the ranges; rows outside are read, too."
+)
+@click.option("--partitions", type=click.IntRange(1), help="Number of ranges.")
+@jobs.options(ReconcileOptions)
+def command(
+    jdbc_url: str, options: ReconcileOptions, jars: str | None, as_json: bool, **database: Any
+) -> bool:
+    """Schedule rows that are pending in a database and missing in the queue.
+
+    Tasks of changed rows are replaced. Rows stay unchanged if their task is ready, runs, waits for
+    a retry, is dead or has just finished. The job may be interrupted and repeated.
+    """
+    if (database["table"] is None) == (database["query"] is None):
+        raise click.UsageError("give either --table or --query")
+    source = click.get_current_context().get_parameter_source("grace")
+    if source is ParameterSource.COMMANDLINE and options.created is None:
+        raise click.UsageError("--grace needs --created-column")
+    ranges = tuple(database.pop(name) for name in _RANGE_OPTIONS)
+    if any(ranges) and not all(ranges):
+        raise click.UsageError(
+            "--partition-column, --lower-bound, --upper-bound and --partitions go together"
+        )
+    spark = jobs.session(f"reconcile {options.task}", jars)
+    rows = read_jdbc(spark, jdbc_url, **database, partitioned=ranges if all(ranges) else None)
+    summary = reconcile(spark, rows, options)
+    jobs.show_summary(summary, options.task, summary.sums(), as_json=as_json)
+    if summary.refused:
+        jobs.warn(f"{summary.refused:,} row(s) refused: {summary.why}")
+    return not summary.refused

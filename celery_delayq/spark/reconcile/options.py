@@ -6,12 +6,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+import click
 from pyspark.sql import DataFrame, types
 
 from celery_delayq.errors import ConfigError, DelayQError
+from celery_delayq.spark.options import JobOptions, Names, WriteOptions, one_of, option
 from celery_delayq.spark.reconcile.verdicts import OWN_PREFIX
 
 Orphans = Literal["report", "cancel"]
+
+#: Up to a hundred years.
+_SECONDS_TYPE = click.FloatRange(0, 100 * 366 * 86_400)
 
 
 class TooManyOrphans(DelayQError):
@@ -19,7 +24,7 @@ class TooManyOrphans(DelayQError):
 
 
 @dataclass(frozen=True)
-class ReconcileOptions:
+class ReconcileOptions(JobOptions):
     """Options of the comparison and of the changes.
 
     Attributes
@@ -48,26 +53,46 @@ class ReconcileOptions:
         As in :class:`~celery_delayq.spark.options.WriteOptions`.
     refused : str | None
         Folder for Parquet files of refused rows.
-    access : Mapping[str, str]
-        The options ``url``, ``app`` and ``keyprefix`` of the data source.
     """
 
-    task: str
-    key: str
-    eta: str
-    arguments: Sequence[str] | None = None
-    created: str | None = None
-    grace: float = 3600.0
-    finished_within: float = 86_400.0
-    orphans: Orphans = "report"
-    max_orphans: int | None = None
-    dry_run: bool = False
-    queue: str | None = None
-    priority: int | None = None
-    batchsize: int = 500
-    ratelimit: float | None = None
-    refused: str | None = None
-    access: Mapping[str, str] = field(default_factory=dict)
+    task: str = option(help="The task, such as mail.remind.", metavar="NAME")
+    key: str = option(help="Column that identifies a row.", metavar="COLUMN")
+    eta: str = option(help="Column with the ETA.", metavar="COLUMN")
+    arguments: Sequence[str] | None = option(
+        None, "Columns that are arguments; default: all others.", "COLUMNS", type=Names()
+    )
+    created: str | None = option(
+        None, "Column with the time of creation.", "COLUMN", flag="--created-column"
+    )
+    grace: float = option(
+        3600.0,
+        "Leave rows unchanged that are newer than this, by --created-column.",
+        "SECONDS",
+        type=_SECONDS_TYPE,
+    )
+    finished_within: float = option(
+        86_400.0,
+        "Leave rows unchanged whose task ended less than this ago, by the history.",
+        "SECONDS",
+        type=_SECONDS_TYPE,
+    )
+    orphans: Orphans = option("report", "Action for tasks without a row.", type=one_of(Orphans))
+    max_orphans: int | None = option(
+        None, "With more orphans, change nothing and fail.", "NUMBER", type=click.IntRange(0)
+    )
+    dry_run: bool = option(False, "Only show the outcomes, change nothing.", type=click.BOOL)
+    queue: str | None = option(None, "The queue; default: by the app's routes.")
+    priority: int | None = option(None, "Priority of the tasks.", type=click.INT)
+    batchsize: int = option(500, "Rows per round trip.", type=click.INT)
+    ratelimit: float | None = option(
+        None, "Most rows per second and Spark task.", "ROWS", type=click.FLOAT
+    )
+    refused: str | None = option(None, "Folder for rows that cannot be scheduled.", "FOLDER")
+
+    def check(self) -> None:
+        """Raise :class:`ConfigError` if an option is wrong."""
+        super().check()
+        WriteOptions.of(self.writing())
 
     def writing(self) -> dict[str, str]:
         """Return the options for the writer of the data source."""

@@ -9,10 +9,11 @@ from typing import Any
 import pyarrow as pa
 from kombu.utils.json import loads
 
+from celery_delayq.app import DelayQ
 from celery_delayq.model.lookup import Location
 from celery_delayq.model.unique import Key, rule_of
 from celery_delayq.spark.access import open_client
-from celery_delayq.spark.arrow import Batches
+from celery_delayq.spark.executors import Batches, Outcomes
 from celery_delayq.spark.options import WriteOptions
 from celery_delayq.spark.write import refused_rows as refusals
 from celery_delayq.spark.write.rows import TaskRow, TaskRows
@@ -125,12 +126,11 @@ def _found(queue: str, ids: Sequence[str], stores: Stores) -> list[Location]:
     return stores.of(queue).control.find(queue, ids)
 
 
-def cancel(options: WriteOptions, ready: bool, batches: Batches) -> Batches:
+def cancel(ready: bool, delayq: DelayQ, batches: Batches) -> Outcomes:
     """Cancel tasks by their ids, with *ready* also ready tasks."""
     number = 0
-    with open_client(options.access) as delayq:
-        for batch in batches:
-            for some in chunks(batch.column(0).to_pylist(), _PAGE_IDS):
-                outcomes = delayq.cancel_ids(some, reason="reconciled", ready=ready)
-                number += sum(map(bool, outcomes))
-    yield pa.RecordBatch.from_pydict({"cancelled": [number]})
+    for batch in batches:
+        for some in chunks(batch.column(0).to_pylist(), _PAGE_IDS):
+            outcomes = delayq.cancel_ids(some, reason="reconciled", ready=ready)
+            number += sum(map(bool, outcomes))
+    return Outcomes({"cancelled": number})

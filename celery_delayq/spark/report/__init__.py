@@ -14,10 +14,9 @@ In Python::
 
 from __future__ import annotations
 
-from celery_delayq.spark.report.cli import command
 from celery_delayq.spark.report.figures import RunReport as Report
 from celery_delayq.spark.report.html_page import page
 from celery_delayq.spark.report.job import ReportOptions as Options
-from celery_delayq.spark.report.job import report, save
+from celery_delayq.spark.report.job import command, report, save
 
 __all__ = ["Options", "Report", "command", "page", "report", "save"]

@@ -1,16 +1,18 @@
-"""The job that makes a report. The driver only gets sums.
+"""The job that makes a report, and its command. The driver only gets sums.
 
 Times are ms since 1970, so the time zone of the session does not matter.
 """
 
 from __future__ import annotations
 
+import json
 import math
 import operator
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from pathlib import Path
 
+import click
 from pyspark import StorageLevel
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
@@ -18,12 +20,15 @@ from pyspark.sql import functions as F
 
 from celery_delayq.errors import ConfigError
 from celery_delayq.model.scheduled import moment
-from celery_delayq.spark.access import URL_VARIABLES, open_client
+from celery_delayq.spark import check, jobs
+from celery_delayq.spark.access import URL_VARIABLES, Access, open_client
 from celery_delayq.spark.archive.rows import of_source
-from celery_delayq.spark.options import ReadOptions
+from celery_delayq.spark.options import JobOptions, ReadOptions, option
 from celery_delayq.spark.read.filters import RowFilter
-from celery_delayq.spark.read.tables import TABLE_COLUMNS
+from celery_delayq.spark.read.tables import read_table
+from celery_delayq.spark.report import terminal
 from celery_delayq.spark.report.figures import Load, LoadAhead, RunReport, step_for
+from celery_delayq.spark.report.html_page import DEFAULT_TITLE, page
 from celery_delayq.spark.report.sums import HOUR_MS, MINUTE_MS, attempts, by_kind, reasons, timeline
 
 _NEEDED_COLUMNS = (
@@ -39,8 +44,12 @@ _MAX_TIME_MS = 32_503_680_000_000
 _DEFAULT_STEPS, _DEFAULT_LOAD_STEPS, _MAX_STEPS = 90, 30, 10_000
 
 
+#: Up to ten years.
+_HOURS_TYPE = click.FloatRange(0, 24 * 3660)
+
+
 @dataclass(frozen=True)
-class ReportOptions:
+class ReportOptions(JobOptions):
     """Options for the runs to report.
 
     Attributes
@@ -58,43 +67,38 @@ class ReportOptions:
         the environment.
     step : int | None
         Seconds of a step of the timeline; None: at most 90 steps.
-    access : Mapping[str, str]
-        The options ``url``, ``app`` and ``keyprefix`` of the data source.
     """
 
-    history: str | None = None
-    source: str | None = None
-    since: str | None = None
-    until: str | None = None
-    task: str | None = None
-    queue: str | None = None
-    ahead: float = 24.0
-    step: int | None = None
-    access: Mapping[str, str] = field(default_factory=dict)
+    history: str | None = option(None, "Folder of an archived history; default: Redis.", "FOLDER")
+    source: str | None = option(None, "Name of the queue, if an archive has several.", "NAME")
+    since: str | None = option(None, "Only runs that ended then or later; ISO 8601, UTC.", "TIME")
+    until: str | None = option(None, "Only runs that ended before.", "TIME")
+    task: str | None = option(None, "Only this task.", "NAME")
+    queue: str | None = option(None, "Only this queue.", "NAME")
+    ahead: float = option(
+        24.0, "Hours of future load to report; 0 for none.", "HOURS", type=_HOURS_TYPE
+    )
+    step: int | None = option(
+        None, "Step of the timeline; default: at most 90 steps.", "SECONDS", type=click.IntRange(1)
+    )
 
     def filters(self) -> dict[str, str]:
         """Return the filters that are given."""
         given = {name: getattr(self, name) for name in ("since", "until", "task", "queue")}
         return {name: value for name, value in given.items() if value is not None}
 
-    def check(self) -> RowFilter:
-        """Return the filter of runs.
+    def wanted(self) -> RowFilter:
+        """Return the filter of runs."""
+        return RowFilter.of(ReadOptions.of(self.reading("history")))
 
-        Raises
-        ------
-        ConfigError
-            An option is wrong.
-        """
-        wanted = RowFilter.of(ReadOptions.of(self.reading("history")))
+    def check(self) -> None:
+        """Raise :class:`ConfigError` if an option is wrong."""
+        super().check()
+        wanted = self.wanted()
         if wanted.low is not None and wanted.high is not None and wanted.high < wanted.low:
             raise ConfigError(f"since={self.since!r} is not before until={self.until!r}")
         if self.source is not None and self.history is None:
             raise ConfigError(f"source={self.source!r} is for an archive: give history, too")
-        if not 0 <= self.ahead <= 24 * 3660:
-            raise ConfigError(f"ahead={self.ahead!r}: expected hours, from 0 to those of ten years")
-        if self.step is not None and not (isinstance(self.step, int) and self.step >= 1):
-            raise ConfigError(f"step={self.step!r}: expected whole seconds, at least 1")
-        return wanted
 
     def reading(self, table: str) -> dict[str, str]:
         """Return the options for reading a table of the data source."""
@@ -129,7 +133,7 @@ def save(spark: SparkSession, run_report: RunReport, folder: str) -> None:
 class _ReportJob:
     def __init__(self, spark: SparkSession, options: ReportOptions) -> None:
         self._spark, self._options = spark, options
-        self._wanted = options.check()
+        options.check()
 
     def run(self) -> RunReport:
         options = self._options
@@ -215,12 +219,10 @@ class _ReportJob:
         )
 
     def _live(self) -> DataFrame:
-        columns = ", ".join(f"{name} {TABLE_COLUMNS['history'][name]}" for name in _NEEDED_COLUMNS)
-        reader = self._spark.read.schema(columns).format("celery_delayq")
-        return reader.options(**self._options.reading("history")).load()
+        return read_table(self._spark, self._options.reading("history"), *_NEEDED_COLUMNS)
 
     def _archived(self) -> DataFrame:
-        folder, wanted = self._options.history or "", self._wanted
+        folder, wanted = self._options.history or "", self._options.wanted()
         try:
             rows = self._spark.read.parquet(folder)
         except AnalysisException as exc:
@@ -253,15 +255,14 @@ class _ReportJob:
         known = {*options.access} & {"url", "app"} or {*URL_VARIABLES} & os.environ.keys()
         if not options.ahead or (options.history is not None and not known):
             return None
-        with open_client(ReadOptions.of(options.reading("scheduled")).access) as delayq:
+        with open_client(Access.of(options.access)) as delayq:
             now = delayq.session.now_ms()
         span = round(options.ahead * HOUR_MS)
         width = 1000 * step_for(span / 1000, _DEFAULT_LOAD_STEPS)
         begins = now // width * width
         ends = begins + -(-(now + span - begins) // width) * width
-        columns = "queue STRING, task STRING, state STRING, due TIMESTAMP_LTZ"
-        reader = self._spark.read.schema(columns).format("celery_delayq")
-        rows = reader.options(**options.reading("scheduled")).load()
+        reading = options.reading("scheduled")
+        rows = read_table(self._spark, reading, "queue", "task", "state", "due")
         due = F.unix_millis("due")
         when = (
             F.when(F.col("state") == "paused", "paused")
@@ -279,3 +280,51 @@ class _ReportJob:
         )
         order = sorted(loads, key=lambda x: (x.queue, x.task, x.when, x.at or moment(0)))
         return LoadAhead(moment(now), moment(begins), moment(ends), width // 1000, tuple(order))
+
+
+@click.command("report")
+@click.option(
+    "--parquet", metavar="FOLDER", help="Write the tables as Parquet, each to its sub-folder."
+)
+@click.option("--html", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path),
+              help="Write an HTML page with charts, on the driver.")  # fmt: skip
+@click.option(
+    "--title", metavar="TEXT", default=DEFAULT_TITLE, show_default=True, help="Title of the page."
+)
+@jobs.options(ReportOptions)
+def command(
+    *,
+    parquet: str | None,
+    html: Path | None,
+    title: str,
+    options: ReportOptions,
+    jars: str | None,
+    as_json: bool,
+) -> None:
+    """Report how tasks ran, and which tasks are scheduled.
+
+    The report has runs, throughput, failures, retries and quantiles of lateness by task, queue and
+    hour; planned and started runs, attempts, reasons of failures, and the load to come. It needs
+    the history (setting "history" of the workers' app).
+    """
+    if html is not None:
+        check("jinja2")
+        if not html.parent.is_dir():
+            raise ConfigError(f"--html {html}: there is no folder {html.parent}")
+    if parquet is not None and _is_within(parquet, options.history):
+        raise ConfigError(f"--parquet {parquet}: the archive is in this folder; name another one")
+    spark = jobs.session("report", jars)
+    run_report = report(spark, options)
+    if parquet is not None:
+        save(spark, run_report, parquet)
+    if html is not None:
+        html.write_text(page(run_report, title), "utf-8")
+    if as_json:
+        click.echo(json.dumps(run_report.as_dict()))
+    else:
+        terminal.show(run_report)
+
+
+def _is_within(folder: str, archive: str | None) -> bool:
+    """Return whether a reader of the archive would read the folder, too."""
+    return archive is not None and f"{folder.rstrip('/')}/".startswith(f"{archive.rstrip('/')}/")

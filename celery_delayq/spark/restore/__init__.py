@@ -12,9 +12,8 @@ The job may be killed and repeated: entries that are in Redis stay as they are.
 
 from __future__ import annotations
 
-from celery_delayq.spark.restore.cli import command
 from celery_delayq.spark.restore.job import RestoreOptions as Options
 from celery_delayq.spark.restore.job import RestoreSummary as Summary
-from celery_delayq.spark.restore.job import restore
+from celery_delayq.spark.restore.job import command, restore
 
 __all__ = ["Options", "Summary", "command", "restore"]

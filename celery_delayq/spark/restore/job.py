@@ -1,4 +1,4 @@
-"""The job that restores an archive, by the rules of ``import`` and ``dead import``."""
+"""The job that restores an archive by the rules of ``import`` and ``dead import``; its command."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from datetime import datetime
 from functools import partial
 from typing import Any, Literal
 
-import pyarrow as pa
+import click
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -17,12 +17,13 @@ from celery_delayq.app import DelayQ
 from celery_delayq.errors import ConfigError, RecordError
 from celery_delayq.model.dead_letter import DeadFilter
 from celery_delayq.model.scheduled import Filter, bound_ms, moment
+from celery_delayq.spark import jobs
 from celery_delayq.spark.access import Access, open_client
 from celery_delayq.spark.archive.commits import ArchiveError, Commit, source_of
-from celery_delayq.spark.archive.folder import ArchivedTable
+from celery_delayq.spark.archive.folder import ArchivedTable, check_archive_folder
 from celery_delayq.spark.archive.rows import died_since, of_source
-from celery_delayq.spark.arrow import Batches
-from celery_delayq.spark.options import check_choice
+from celery_delayq.spark.executors import Batches, Outcomes, change_rows
+from celery_delayq.spark.options import COUNT_TYPE, JobOptions, one_of, option
 from celery_delayq.spark.session import job_description
 from celery_delayq.transfer import dead_letter_restore, schedule
 from celery_delayq.transfer.dead_letter_row import DeadLetterRow
@@ -34,17 +35,16 @@ from celery_delayq.utils.portions import batches as chunks
 Overdue = Literal["run", "skip"]
 Restorable = Literal["scheduled", "dead_letters"]
 
-#: Columns of rows to restore, and of their outcomes.
-_ENTRY_COLUMNS = ("queue", "id", "task", "due_ms", "step", "message_id", "message", "problem")
+#: Columns of rows to restore.
+_ENTRY_COLUMNS = (*ScheduleRow._fields, "problem")
 _DEAD_LETTER_COLUMNS = ("queue", "id", "digest", "data")
-_OUTCOME_COLUMNS = "outcome STRING, number BIGINT, why STRING"
 
 #: Rows per round trip.
 _PAGE_ROWS = 500
 
 
 @dataclass(frozen=True)
-class RestoreOptions:
+class RestoreOptions(JobOptions):
     """Options for the rows to restore.
 
     Attributes
@@ -66,35 +66,37 @@ class RestoreOptions:
         Only count outcomes, change nothing.
     connections : int
         Most connections to Redis in parallel.
-    access : Mapping[str, str]
-        The options ``url``, ``app`` and ``keyprefix`` of the data source.
     """
 
-    table: Restorable = "scheduled"
-    snapshot: str | None = None
-    source: str | None = None
-    queue: str | None = None
-    task: str | None = None
-    since: datetime | str | None = None
-    until: datetime | str | None = None
-    overdue: Overdue = "run"
-    dry_run: bool = False
-    connections: int = 8
-    access: Mapping[str, str] = field(default_factory=dict)
+    table: Restorable = option("scheduled", "Table to restore.", type=one_of(Restorable))
+    snapshot: str | None = option(None, "Snapshot of the schedule; default: the last one.", "NAME")
+    source: str | None = option(
+        None,
+        "Name of the queue in the archive; default: the queue to restore to, or the only one in "
+        "the archive.",
+        "NAME",
+    )
+    queue: str | None = option(None, "Only this queue.", "QUEUE")
+    task: str | None = option(None, "Only this task.", "TASK")
+    since: datetime | str | None = option(
+        None,
+        "Only entries due (or dead letters died) at this time or later; ISO 8601, UTC if there is "
+        "no offset.",
+        "TIME",
+    )
+    until: datetime | str | None = option(None, "Only entries of this time or earlier.", "TIME")
+    overdue: Overdue = option("run", "Action for overdue entries.", type=one_of(Overdue))
+    dry_run: bool = option(False, "Only show the outcomes, change nothing.", type=click.BOOL)
+    connections: int = option(8, "Most connections to Redis in parallel.", type=COUNT_TYPE)
 
     def check(self) -> None:
         """Raise :class:`ConfigError`, or the error of a filter, if an option is wrong."""
-        check_choice("table", self.table, Restorable)
-        check_choice("overdue", self.overdue, Overdue)
+        super().check()
         if self.table == "dead_letters" and (self.snapshot is not None or self.overdue != "run"):
             raise ConfigError("snapshot and overdue are for the table scheduled")
-        if not 1 <= self.connections <= 10_000:
-            raise ConfigError(f"connections={self.connections!r}: expected 1 to 10000")
         bound_ms("since", self.since)
         bound_ms("until", self.until)
-        self.filter()
         self.dead_filter()
-        Access.of(self.access)
 
     def filter(self) -> Filter:
         """Return the filter of entries."""
@@ -177,13 +179,10 @@ def _entries(archived: ArchivedTable, options: RestoreOptions, own: str) -> Rest
 
 def _put(rows: DataFrame, options: RestoreOptions) -> RestoreSummary:
     """Restore rows."""
-    done = rows.coalesce(options.connections).mapInArrow(partial(_run, options), _OUTCOME_COLUMNS)
-    sums = done.groupBy("outcome").agg(F.sum("number"), F.max("why")).collect()
-    return RestoreSummary(
-        {name: int(number) for name, number, _ in sorted(sums)},
-        dry_run=options.dry_run,
-        why=next((why for name, _, why in sums if name == "refused"), None) or "",
+    numbers, why = change_rows(
+        rows, Access.of(options.access), partial(_put_batches, options), options.connections
     )
+    return RestoreSummary(numbers, dry_run=options.dry_run, why=why)
 
 
 def _snapshot(archived: ArchivedTable, options: RestoreOptions, own: str) -> Commit:
@@ -194,8 +193,10 @@ def _snapshot(archived: ArchivedTable, options: RestoreOptions, own: str) -> Com
     number = name.rpartition("-")[2]
     found = archived.commit_of(int(number)) if number.isdigit() else None
     if found is None or name != found.snapshot or options.source not in (None, found.source):
-        last = f"; the last one is {archived.last_commit.snapshot}" if archived.last_commit else ""
-        raise ArchiveError(f"snapshot={name!r}: no snapshot has this name{last}")
+        advice = (
+            f"; the last one is {archived.last_commit.snapshot}" if archived.last_commit else ""
+        )
+        raise ArchiveError(f"snapshot={name!r}: no snapshot has this name{advice}")
     return found
 
 
@@ -221,21 +222,14 @@ def _dead_letters(archived: ArchivedTable, options: RestoreOptions, own: str) ->
     return rows if high is None else rows.where(F.col("day") <= F.lit(moment(high).date()))
 
 
-def _run(options: RestoreOptions, batches: Batches) -> Batches:
-    """Restore rows; runs on executors, on one connection each."""
+def _put_batches(options: RestoreOptions, delayq: DelayQ, batches: Batches) -> Outcomes:
+    """Restore rows; runs on executors."""
     put = _put_entries if options.table == "scheduled" else _put_dead_letters
     report = Imported(options.dry_run)
     rows = (row for batch in batches for row in batch.to_pylist())
-    with open_client(Access.of(options.access)) as delayq:
-        for page in chunks(rows, _PAGE_ROWS):
-            put(delayq, page, options, report)
-    why = report.refusals[0].reason if report.refusals else None
-    found = [
-        {"outcome": name, "number": number, "why": why if name == "refused" else None}
-        for name, number in report.outcomes.items()
-    ]
-    schema = pa.schema({"outcome": pa.string(), "number": pa.int64(), "why": pa.string()})
-    yield pa.RecordBatch.from_pylist(found, schema)
+    for page in chunks(rows, _PAGE_ROWS):
+        put(delayq, page, options, report)
+    return Outcomes(report.outcomes, report.refusals[0].reason if report.refusals else "")
 
 
 def _put_entries(
@@ -264,3 +258,25 @@ def _put_dead_letters(
 
     rows = meant_of(((0, row_of(fields)) for fields in page), report, options.dead_filter())
     dead_letter_restore.restore_of(delayq.session)(rows, report)
+
+
+@click.command("restore")
+@click.option("--folder", required=True, metavar="PATH", help="The folder of the archive, on any "
+              "file system that Spark knows.")  # fmt: skip
+@jobs.options(RestoreOptions)
+def command(folder: str, options: RestoreOptions, jars: str | None, as_json: bool) -> bool:
+    """Restore missing entries from an archive: a snapshot of the schedule, or dead letters.
+
+    Entries that are in Redis stay as they are. Tasks that have run since the snapshot run again;
+    --since leaves them out. The job may be interrupted and repeated.
+    """
+    check_archive_folder(folder)
+    spark = jobs.session("restore", jars)
+    summary = restore(spark, folder, options)
+    title = f"snapshot {summary.snapshot}" if summary.snapshot else "dead letters"
+    jobs.show_summary(summary, title, summary.outcomes.items(), as_json=as_json)
+    if summary.missing:
+        jobs.warn(f"{summary.missing:,} row(s) of the snapshot are missing: some files are gone")
+    if summary.outcomes.get("refused"):
+        jobs.warn(f"{summary.outcomes['refused']:,} row(s) refused: {summary.why}")
+    return not summary.failed

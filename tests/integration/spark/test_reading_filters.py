@@ -111,7 +111,7 @@ def test_options_choose_as_filters_do(several: DelayQ, read: Read) -> None:
 @pytest.mark.parametrize(
     ("table", "options", "problem"),
     [
-        ("none", {}, "valid are: scheduled, ready, leased"),
+        ("none", {}, "'none' is not one of 'scheduled', 'ready', 'leased'"),
         ("scheduled", {"since": "soon"}, "since='soon': expected a datetime"),
         ("scheduled", {"until": "2030-13-01"}, "until='2030-13-01'"),
         ("ready", {"since": "2030-01-01"}, "the table ready is in no order of time"),

@@ -207,7 +207,7 @@ def test_rows_that_are_wrong_are_told_and_put_aside(
         ({"created": "gate"}, "created='gate' is of type string: expected a timestamp"),
         ({"arguments": ["gates"]}, "arguments='gates': no such column"),
         ({"arguments": ["pax", "flight"]}, "arguments='flight' is the key already"),
-        ({"orphans": "kill"}, "orphans='kill'; valid are: report, cancel"),
+        ({"orphans": "kill"}, "orphans='kill': 'kill' is not one of 'report', 'cancel'"),
         ({"access": {"url": "redis://:hunter2@localhost/0"}}, "the option url has a password"),
     ],
 )

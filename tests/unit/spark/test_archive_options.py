@@ -12,6 +12,7 @@ pytest.importorskip("pyspark")
 from celery_delayq.errors import ConfigError
 from celery_delayq.spark.archive.commits import ArchiveError, Commit
 from celery_delayq.spark.archive.job import ArchiveOptions
+from celery_delayq.spark.report.job import ReportOptions
 from celery_delayq.spark.restore.job import RestoreOptions
 
 
@@ -23,6 +24,8 @@ from celery_delayq.spark.restore.job import RestoreOptions
         ArchiveOptions(older_than=-1),
         RestoreOptions(table="history"),  # type: ignore[arg-type]
         RestoreOptions(connections=0),
+        ReportOptions(step=2.5),  # type: ignore[arg-type]
+        ReportOptions(ahead=-1),
     ],
 )
 def test_options_of_the_functions_are_checked(options: Any) -> None:
