@@ -34,7 +34,7 @@ class Commit:
     made : str
         Time by Redis' clock, in ISO 8601.
     source : str
-        Name of the queue.
+        Name of the broker.
     rows, unreadable : int
         Number of rows, and of unreadable rows, which have only their bytes.
     reached : Mapping[str, str]
@@ -87,14 +87,14 @@ class Commit:
 
 
 def source_of(found: Collection[str], wanted: str | None, own: str | None = None) -> str:
-    """Return the name of one queue in an archive, so that queues are not mixed.
+    """Return the name of one broker in an archive, so that brokers are not mixed.
 
     The name is *wanted*, else our *own*, else the only name in the archive.
 
     Raises
     ------
     ArchiveError
-        There is no queue of that name, or there are several.
+        There is no broker of that name, or there are several.
     """
     source = wanted or (own if own in found else None)
     if source is None and len(found) == 1:

@@ -58,7 +58,7 @@ class ArchiveOptions(JobOptions):
         Any of ``history``, ``dead_letters`` and ``scheduled``. For ``scheduled`` each job adds a
         snapshot.
     source : str | None
-        Name of the queue in the archive; None: host, port and database.
+        Name of the broker in the archive; None: its host, port and database.
     older_than : float
         Only dead letters that died at least this many seconds ago.
     remove : bool
@@ -76,7 +76,7 @@ class ArchiveOptions(JobOptions):
         type=Names(),
     )
     source: str | None = option(
-        None, "Name of the queue in the archive; default: host, port and database.", "NAME"
+        None, "Name of the broker in the archive; default: host, port and database.", "NAME"
     )
     older_than: float = option(
         0.0,
@@ -111,11 +111,11 @@ class ArchiveSummary:
     Attributes
     ----------
     source : str
-        Name of the queue.
+        Name of the broker.
     history, dead_letters, scheduled : int | None
         Added runs, dead letters and entries.
     removed, gone : int | None
-        Dead letters removed from Redis, and dead letters that were no longer there.
+        Dead letters removed from Redis, and dead letters that were deleted or changed meanwhile.
     snapshot : str | None
         The name of the snapshot of the schedule.
     unreadable : int
@@ -200,26 +200,26 @@ class _ArchiveJob:
         options = self._options
         with open_client(self._access) as delayq:
             stores = delayq.session.stores
-            upto = last_runs(stores)
-            after = {name: reached.get(self._place(name), START_OFFSET) for name in upto}
-            first = {name: each.first() or START_OFFSET for name, each in stores.histories.items()}
-            lost_runs = _find_loss(stores, after)
-            parts = plan_runs(stores, after, upto, options.partitions, options.batchsize)
+            ends = last_runs(stores)
+            starts = {name: reached.get(self._history_key(name), START_OFFSET) for name in ends}
+            oldest = {name: each.first() or START_OFFSET for name, each in stores.histories.items()}
+            lost_runs = _find_loss(stores, starts)
+            parts = plan_runs(stores, starts, ends, options.partitions, options.batchsize)
         rows = self._read("history", parts)
         staged = archived.stage(rows, self._next(archived)) if parts else None
-        with open_client(self._access) as delayq:  # runs that were dropped during the read
-            begun = {name: max(after[name], first[name], key=place_of) for name in after}
-            lost_runs = lost_runs or _find_loss(delayq.session.stores, begun)
+        # Runs that were lost before the read were found above: only runs that were in Redis when
+        # the read began can have been lost since.
+        read_from = {name: max(starts[name], oldest[name], key=place_of) for name in starts}
+        with open_client(self._access) as delayq:
+            lost_runs = lost_runs or _find_loss(delayq.session.stores, read_from)
         if lost_runs and options.on_loss == "fail":
             if staged is not None:
                 archived.discard(staged)
             raise RunsLost(f"{lost_runs}. Nothing was added; to continue anyway, set on_loss=warn")
         self._summary.lost, self._summary.history = lost_runs, 0
         if staged is not None:
-            now = {self._place(name): offset for name, offset in upto.items()}
-            self._summary.history = self._commit(
-                archived, replace(staged, reached={**reached, **now})
-            )
+            reached |= {self._history_key(name): offset for name, offset in ends.items()}
+            self._summary.history = self._commit(archived, replace(staged, reached=reached))
 
     def _dead_letters(self) -> None:
         archived = self._table("dead_letters")
@@ -229,7 +229,8 @@ class _ArchiveJob:
             # A dead letter exists twice only if somebody copied it.
             rows = self._read("dead_letters", parts).dropDuplicates(["digest"])
             if archived.last_commit is not None:
-                # The next job archives older dead letters that were restored during this job.
+                # Dead letters that died before the first one of the plan were restored during this
+                # job, and the next job archives them. So the archive is compared from there on.
                 some = rows.where(died_since(since))
                 rows = some.join(archived.known(since), "digest", "left_anti")
             # Rebalanced, so that files of each day are neither too small nor too large.
@@ -239,7 +240,7 @@ class _ArchiveJob:
             else:
                 archived.discard(staged)
         if self._options.remove:
-            self._summary.removed, self._summary.gone = self._remove(archived)
+            self._summary.removed, self._summary.gone = self._remove_archived(archived)
 
     def _scheduled(self) -> None:
         archived = self._table("scheduled")
@@ -276,9 +277,9 @@ class _ArchiveJob:
 
         def read(batches: Batches) -> Batches:
             for batch in batches:
-                for place in batch.column(0).to_pylist():
+                for index in batch.column(0).to_pylist():
                     rows = ArchiveRows(kinds, constant)
-                    yield from read_part(access, parts[place], rows, limit)
+                    yield from read_part(access, parts[index], rows, limit)
 
         return self._spark.range(0, number, 1, max(1, number)).mapInArrow(read, schema_of(kinds))
 
@@ -310,33 +311,33 @@ class _ArchiveJob:
             reached={} if last_commit is None else last_commit.reached,
         )
 
-    def _place(self, name: str) -> str:
+    def _history_key(self, name: str) -> str:
         """Return the key of a history in :attr:`Commit.reached`."""
         return f"{self._source}{_TAG_SEPARATOR}{name}" if name else self._source
 
     def _check_source(self, reached: Mapping[str, str]) -> None:
-        """Raise :class:`ArchiveError` if the archive may have this queue under another name.
+        """Raise :class:`ArchiveError` if the archive may have this broker under another name.
 
         Otherwise the complete history would be archived again.
         """
         known = sorted({name.partition(_TAG_SEPARATOR)[0] for name in reached})
         if known and self._source not in known and self._options.source is None:
             raise ArchiveError(
-                f"the archive has the history of {', '.join(known)}, and this queue is "
-                f"{self._source}: if both are the same queue, give its name in the archive by the "
+                f"the archive has the history of {', '.join(known)}, and this broker is "
+                f"{self._source}: if both are the same broker, give its name in the archive by the "
                 f"option source, else give source={self._source!r}"
             )
 
     # -- removing
 
-    def _remove(self, archived: ArchivedTable) -> tuple[int, int]:
-        """Remove archived dead letters from Redis; return the numbers of removed and gone ones."""
+    def _remove_archived(self, archived: ArchivedTable) -> tuple[int, int]:
+        """Remove archived dead letters; return ``removed`` and ``gone`` of the summary."""
         parts, since = self._parts_of_dead_letters()
         if not parts or archived.last_commit is None:
             return 0, 0
         dead_letters = self._read("dead_letters", parts, PLACE_COLUMNS)
         removable = dead_letters.join(archived.known(since), "digest", "left_semi")
-        numbers, _ = change_rows(removable, self._access, _remove)
+        numbers, _ = change_rows(removable, self._access, _delete_rows)
         return numbers.get("removed", 0), numbers.get("gone", 0)
 
 
@@ -346,8 +347,8 @@ def _find_loss(stores: Stores, reached: Offsets) -> str:
     return next(filter(None, (find_loss(each, reached[name]) for name, each in histories)), "")
 
 
-def _remove(delayq: DelayQ, batches: Batches) -> Outcomes:
-    """Remove unchanged dead letters; runs on executors."""
+def _delete_rows(delayq: DelayQ, batches: Batches) -> Outcomes:
+    """Delete unchanged dead letters in Redis; runs on executors."""
     states: Counter[StatusCode] = Counter()
     for batch in batches:
         columns = (batch.column(name).to_pylist() for name in ("queue", "id", "died_ms"))

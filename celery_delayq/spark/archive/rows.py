@@ -114,7 +114,7 @@ def died_since(day: date) -> Column:
 
 
 def of_source(rows: DataFrame, wanted: str | None, own: str | None = None) -> DataFrame:
-    """Return the rows of one queue in an archive; raises the errors of :func:`source_of`."""
+    """Return the rows of one broker in an archive; raises the errors of :func:`source_of`."""
     found = [source for (source,) in rows.select("source").distinct().collect()]
     if not found:
         return rows

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from types import UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
@@ -25,6 +25,10 @@ _TYPES: Mapping[Any, pa.DataType] = {
     str: pa.string(),
     datetime: pa.timestamp("us", "UTC"),
 }
+
+
+#: Tables with a row of figures for each key: the column of the key, and its type.
+_KEYED_TABLES = {"tasks": ("task", str), "queues": ("queue", str), "hours": ("hour", datetime)}
 
 
 @dataclass(frozen=True)
@@ -173,6 +177,8 @@ class Load:
         ``due`` in the step that begins *at*, ``overdue``, ``later``, or ``paused``.
     at : datetime | None
         Begin of the step, None unless ``due``.
+    entries : int
+        Number of the tasks.
     """
 
     queue: str
@@ -255,18 +261,14 @@ class RunReport:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the report as JSON types; times in ISO 8601, durations in ms."""
-        values = {each.name: getattr(self, each.name) for each in fields(self)}
-        values.update({name: rows for name, rows, _ in self._rows()}, total=asdict(self.total))
-        del values["loads"]  # they are in `ahead`
-        values["ahead"] = None if self.ahead is None else asdict(self.ahead)
-        plain: dict[str, Any] = json.loads(
-            json.dumps({"notes": [*self.notes()], **values}, default=_iso)
-        )
+        lists = {name: rows for name, rows, _ in self._table_rows() if name in _KEYED_TABLES}
+        values = {"notes": [*self.notes()], **asdict(self), **lists}
+        plain: dict[str, Any] = json.loads(json.dumps(values, default=_iso))
         return plain
 
     def tables(self) -> Iterator[tuple[str, pa.Table]]:
         """Yield names and Arrow tables."""
-        for name, rows, kinds in self._rows():
+        for name, rows, kinds in self._table_rows():
             schema = pa.schema([(column, _arrow(kind)) for column, kind in kinds.items()])
             yield name, pa.Table.from_pylist(rows, schema)
 
@@ -275,10 +277,10 @@ class RunReport:
         total = self.total
         if not total.runs:
             yield from self._empty()
-        early = max((total.lateness, total.wait), key=lambda each: each.early)
-        if early.early:
+        early = max(total.lateness.early, total.wait.early)
+        if early:
             yield (
-                f"{early.early:,} run(s) began before they were due or ready: a worker's clock is "
+                f"{early:,} run(s) began before they were due or ready: a worker's clock is "
                 "behind that of Redis. Lateness is only as exact as the clocks."
             )
         if total.advanced:
@@ -301,17 +303,12 @@ class RunReport:
                 "switches it on."
             )
 
-    def _rows(self) -> Iterator[tuple[str, list[dict[str, Any]], dict[str, Any]]]:
+    def _table_rows(self) -> Iterator[tuple[str, list[dict[str, Any]], dict[str, Any]]]:
         """Yield the tables: name, rows, and types of columns."""
         figures = get_type_hints(Figures)
         yield "total", [asdict(self.total)], figures
-        keyed: Sequence[tuple[str, str, Any, Mapping[Any, Figures]]] = (
-            ("tasks", "task", str, self.tasks),
-            ("queues", "queue", str, self.queues),
-            ("hours", "hour", datetime, self.hours),
-        )
-        for name, key, kind, found in keyed:
-            rows = [{key: value, **asdict(each)} for value, each in found.items()]
+        for name, (key, kind) in _KEYED_TABLES.items():
+            rows = [{key: value, **asdict(each)} for value, each in getattr(self, name).items()]
             yield name, rows, {key: kind, **figures}
         loads = () if self.ahead is None else self.ahead.loads
         several: Sequence[tuple[str, Any, Sequence[Any]]] = (

@@ -57,7 +57,7 @@ class ReportOptions(JobOptions):
     history : str | None
         Folder of an archived history; None: the history in Redis.
     source : str | None
-        Name of the queue, if the archive has several.
+        Name of the broker, if the archive has several.
     since, until : str | None
         Only runs with ``since <= end < until``. ISO 8601, UTC if there is no offset.
     task, queue : str | None
@@ -70,7 +70,7 @@ class ReportOptions(JobOptions):
     """
 
     history: str | None = option(None, "Folder of an archived history; default: Redis.", "FOLDER")
-    source: str | None = option(None, "Name of the queue, if an archive has several.", "NAME")
+    source: str | None = option(None, "Name of the broker, if an archive has several.", "NAME")
     since: str | None = option(None, "Only runs that ended then or later; ISO 8601, UTC.", "TIME")
     until: str | None = option(None, "Only runs that ended before.", "TIME")
     task: str | None = option(None, "Only this task.", "NAME")
@@ -118,7 +118,7 @@ def report(spark: SparkSession, options: ReportOptions | None = None) -> RunRepo
     ConfigError
         An option is wrong, or the folder is no archive.
     ArchiveError
-        The archive has several queues and none is chosen, or it has no such queue.
+        The archive has several brokers and none is chosen, or it has no such broker.
     """
     return _ReportJob(spark, options or ReportOptions()).run()
 
@@ -234,7 +234,7 @@ class _ReportJob:
                 f"history={folder!r} is no archive of the history: it has no column "
                 f"{', '.join(missing)}; there are: {', '.join(rows.columns)}"
             )
-        if "source" in rows.columns:  # sums over several queues are meaningless
+        if "source" in rows.columns:  # sums over several brokers are meaningless
             rows = of_source(rows, self._options.source)
         for name, value in (("task", self._options.task), ("queue", self._options.queue)):
             if value is not None:

@@ -54,7 +54,7 @@ class RestoreOptions(JobOptions):
     snapshot : str | None
         Name of the snapshot of the schedule; None: the last snapshot of the source.
     source : str | None
-        Name of the queue in the archive; None: the queue to restore to, or the only one in the
+        Name of the broker in the archive; None: the broker to restore to, or the only one in the
         archive.
     queue, task : str | None
         Only this queue, only this task.
@@ -72,7 +72,7 @@ class RestoreOptions(JobOptions):
     snapshot: str | None = option(None, "Snapshot of the schedule; default: the last one.", "NAME")
     source: str | None = option(
         None,
-        "Name of the queue in the archive; default: the queue to restore to, or the only one in "
+        "Name of the broker in the archive; default: the broker to restore to, or the only one in "
         "the archive.",
         "NAME",
     )
@@ -151,7 +151,7 @@ def restore(spark: SparkSession, folder: str, options: RestoreOptions) -> Restor
     ConfigError, InvalidFilter, InvalidETA
         An option is wrong.
     ArchiveError
-        The folder is no archive, has no such snapshot, or has several queues and none is chosen.
+        The folder is no archive, has no such snapshot, or has several brokers and none is chosen.
     """
     options.check()
     with job_description(spark, f"restore {options.table}"):

@@ -205,7 +205,7 @@ def test_of_two_jobs_at_once_one_adds_nothing(spark: Any, tmp_path: Path) -> Non
     assert not any(tmp_path.glob("archive/history/_staging/*"))
 
 
-def test_runs_that_may_be_lost_and_queues_of_another_name_are_told(
+def test_runs_that_may_be_lost_and_brokers_of_another_name_are_told(
     archive: Archive, delayq: DelayQ, delayq_redis: RedisUnderTest, tmp_path: Path
 ) -> None:
     log = tmp_path / "archive" / "history" / "_log"
@@ -216,7 +216,7 @@ def test_runs_that_may_be_lost_and_queues_of_another_name_are_told(
     )
     add_runs(delayq, range(1))
 
-    with pytest.raises(ArchiveError, match="the archive has the history of shop, and this queue"):
+    with pytest.raises(ArchiveError, match="the archive has the history of shop, and this broker"):
         archive("history")
     with pytest.raises(RunsLost, match="was read up to 1-0: runs after that may be lost"):
         archive("history", source="shop", on_loss="fail")
