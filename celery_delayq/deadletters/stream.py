@@ -12,7 +12,7 @@ from celery_delayq.deadletters.client import DeadLetters, Progress, counted
 from celery_delayq.deadletters.replay import ReplayChanges, replay_message
 from celery_delayq.errors import InvalidOption, RecordError
 from celery_delayq.integration.not_run import note_purged
-from celery_delayq.model.dead_letter import DeadFilter, DeadLetter
+from celery_delayq.model.dead_letter import DeadFilter, DeadLetter, is_meant
 from celery_delayq.model.envelope import Due
 from celery_delayq.model.scheduled import Bulk, Outcome
 from celery_delayq.transport.amqp.messages import from_envelope
@@ -47,17 +47,9 @@ class StreamDeadLetters(DeadLetters):
         progress: Progress | None = None,
         offset: int | None = None,
     ) -> Iterator[DeadLetter]:
-        low, high = filter.range_ms()
         for found in counted(self._connection.read(offset), progress, None):
-            died = found.dead_lettered.died_ms
-            if (
-                filter.queue not in (None, found.queue)
-                or (low is not None and died < low)
-                or (high is not None and died > high)
-            ):
-                continue
             plain = DeadLetter.of(found.queue, found.dead_lettered)
-            if filter.matches(plain):
+            if is_meant(plain, filter):
                 yield StreamedDeadLetter(
                     plain.id, plain.queue, plain.reason, plain.dead_lettered, found.offset
                 )

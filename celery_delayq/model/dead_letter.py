@@ -325,3 +325,15 @@ class DeadFilter:
         # A message may be large, so it is parsed only for a field that needs it.
         wanted = ((name, getattr(self, name)) for name in _MESSAGE_FIELDS)
         return all(value is None or getattr(dead_letter, name) == value for name, value in wanted)
+
+
+def is_meant(dead_letter: DeadLetter, filter: DeadFilter) -> bool:
+    """Return whether a dead letter matches a filter, with its queue and time."""
+    low, high = filter.range_ms()
+    died_ms = dead_letter.dead_lettered.died_ms
+    return (
+        filter.queue in (None, dead_letter.queue)
+        and (low is None or low <= died_ms)
+        and (high is None or died_ms <= high)
+        and filter.matches(dead_letter)
+    )

@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from celery_delayq.errors import InvalidFilter, RecordError
-from celery_delayq.model.dead_letter import DeadFilter, DeadLetter, DeadLetterRecord
+from celery_delayq.model.dead_letter import DeadFilter, DeadLetter, DeadLetterRecord, is_meant
 from celery_delayq.model.lookup import to_bytes
 from celery_delayq.transfer.export_format import RowKind, check_fields
 
@@ -61,14 +61,7 @@ class DeadLetterRow:
 
     def is_meant(self, filter: DeadFilter) -> bool:
         """Return whether the dead letter matches a filter."""
-        low, high = filter.range_ms()
-        died = self.dead_letter.dead_lettered.died_ms
-        return (
-            filter.queue in (None, self.queue)
-            and (low is None or low <= died)
-            and (high is None or died <= high)
-            and filter.matches(self.dead_letter)
-        )
+        return is_meant(self.dead_letter, filter)
 
     @property
     def queue(self) -> str:
