@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from datetime import MAXYEAR, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from celery import Celery
 from celery_delayq.errors import ConfigError, DelayQError
 from celery_delayq.periodic.code_entries import source_of
 from celery_delayq.periodic.definition import API_SOURCE, Definition
-from celery_delayq.periodic.importers import FoundEntry, code_of
+from celery_delayq.periodic.importers import FoundEntry, code_of, found_by
 from celery_delayq.periodic.serialization import dumps_form
 from celery_delayq.periodic.wall_clock import ms_of_datetime
 from celery_delayq.utils import foreign
@@ -52,49 +53,33 @@ def entries(app: Celery, path: str | Path) -> Iterator[FoundEntry]:
         text = sys.stdin.read() if str(path) == "-" else place.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as exc:
         raise ConfigError(f"{path}: expected the output of `periodic list --json`, {exc}") from exc
-    return _entries_of_lines(text.splitlines(), source_of(app), code_of(app))
+    own, code = source_of(app), code_of(app)
+    lines = [(number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
+    return (found_by(partial(_read, line, own, code), f"line {number}") for number, line in lines)
 
 
-def _entries_of_lines(
-    lines: Iterable[str], own: str, code: Mapping[str, Definition | DelayQError]
-) -> Iterator[FoundEntry]:
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        name = f"line {number}"
-        try:
-            data: dict[str, Any] = foreign.loads(line)
-            name = _name(data.pop("name"))
-            state_fields = {field: data.pop(field, None) for field in _STATE_FIELDS}
-            in_code = data.get("source", API_SOURCE) == own
-            if in_code and name not in code:
-                yield FoundEntry(name=name, problem="it is not in the code any more", over=True)
-                continue
-            text = json.dumps(data)
-            definition = None if in_code else Definition.loads(name, text)
-            yield FoundEntry(
-                name=name,
-                definition=definition,
-                last_run_at=_moment(state_fields["last_run_at"]),
-                since=_moment(state_fields["since"]),
-                next=_moment(state_fields["next"]),
-                as_listed=not in_code or _has_same_schedule(code[name], name, text),
-                # Manual runs do not count for max_runs. They are not imported.
-                total_run_count=_count(
-                    state_fields["total_run_count"], state_fields["manual_runs"]
-                ),
-                enabled=state_fields["status"] != "paused" and not state_fields["paused"],
-                as_is=not in_code,
-            )
-        except DelayQError as exc:
-            yield FoundEntry(name=name, problem=str(exc))
-        except (
-            *(ValueError, TypeError, KeyError),
-            *(AttributeError, OverflowError, RecursionError),
-        ) as exc:
-            yield FoundEntry(
-                name=name, problem=f"expected a line of `periodic list --json`: {exc!r}"
-            )
+def _read(
+    line: str, own: str, code: Mapping[str, Definition | DelayQError], found: FoundEntry
+) -> None:
+    with foreign.record_errors("line of `periodic list --json`"):
+        data: dict[str, Any] = foreign.loads(line)
+        found.name = name = _name(data.pop("name"))
+        state_fields = {field: data.pop(field, None) for field in _STATE_FIELDS}
+        in_code = data.get("source", API_SOURCE) == own
+        if in_code and name not in code:
+            found.problem, found.over = "it is not in the code any more", True
+            return
+        text = json.dumps(data)
+        definition = None if in_code else Definition.loads(name, text)
+        next, last_run_at, since = (
+            _moment(state_fields[field]) for field in ("next", "last_run_at", "since")
+        )
+        # Manual runs do not count for max_runs. They are not imported.
+        found.total_run_count = _count(state_fields["total_run_count"], state_fields["manual_runs"])
+        found.definition, found.as_is = definition, not in_code
+        found.next, found.last_run_at, found.since = next, last_run_at, since
+        found.as_listed = not in_code or _has_same_schedule(code[name], name, text)
+        found.enabled = state_fields["status"] != "paused" and not state_fields["paused"]
 
 
 def _name(given: Any) -> str:

@@ -15,7 +15,7 @@ from typing import Literal
 
 from celery import Celery
 
-from celery_delayq.errors import ConfigError, DelayQError, InvalidSchedule
+from celery_delayq.errors import DelayQError, InvalidSchedule
 from celery_delayq.periodic import policy
 from celery_delayq.periodic.code_entries import definitions_of
 from celery_delayq.periodic.definition import Definition, definition_hash_of
@@ -130,7 +130,7 @@ def found_by(read: Callable[[FoundEntry], None], name: str) -> FoundEntry:
     found = FoundEntry(name=name)
     try:
         read(found)
-    except ConfigError as exc:
+    except DelayQError as exc:
         found.problem = str(exc)
     except Exception as exc:  # entries of other schedulers are user data
         found.problem = f"it is unreadable: {type(exc).__name__}: {exc}"

@@ -13,7 +13,7 @@ import io
 import pickle
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime, timedelta, timezone, tzinfo
 from functools import partial
 from pathlib import Path
@@ -24,9 +24,9 @@ from celery import Celery
 from celery.utils.time import LocalTimezone
 from dateutil.tz import tz as dateutil_tz
 
-from celery_delayq.errors import ConfigError
+from celery_delayq.errors import ConfigError, DelayQError
 from celery_delayq.periodic.definition import Definition
-from celery_delayq.periodic.importers import FoundEntry, code_of, in_utc
+from celery_delayq.periodic.importers import FoundEntry, code_of, found_by, in_utc
 from celery_delayq.utils.credentials import path_of
 
 #: Suffixes that the variants of dbm add to a file name.
@@ -50,35 +50,31 @@ def entries(app: Celery, path: str | Path | None = None) -> Iterator[FoundEntry]
     place = path_of(given, "the file of celery beat", ConfigError)
     code = code_of(app)
     kept = _load(place)
-    return (_found(str(name), entry, code.get(str(name))) for name, entry in kept.items())
+    return (found_by(partial(_read, entry, code), str(name)) for name, entry in kept.items())
 
 
-def _found(name: str, entry: Any, in_code: Any) -> FoundEntry:
+def _read(entry: Any, code: Mapping[str, Definition | DelayQError], found: FoundEntry) -> None:
+    in_code = code.get(found.name)
     if in_code is None:
-        problem = "it is not in the code any more; beat forgets it, too"
-        return FoundEntry(name=name, problem=problem, over=True)
+        found.problem, found.over = "it is not in the code any more; beat forgets it, too", True
+        return
     if not isinstance(in_code, Definition):
-        return FoundEntry(name=name, problem=f"its code is wrong: {in_code}")
+        raise ConfigError(f"its code is wrong: {in_code}")
+    found.definition = in_code
     if not isinstance(entry, _Entry):
-        told = entry.path if isinstance(entry, _Stranger) else type(entry).__name__
-        problem = f"it is a {told}, of which nothing was read: expected celery.beat.ScheduleEntry"
-        return FoundEntry(name=name, definition=in_code, problem=problem)
+        kind = entry.path if isinstance(entry, _Stranger) else type(entry).__name__
+        raise ConfigError(
+            f"it is a {kind}, of which nothing was read: expected celery.beat.ScheduleEntry"
+        )
     last, count = entry.last_run_at, entry.total_run_count
-    try:
-        if not isinstance(last, datetime) or not isinstance(count, int):
-            raise TypeError("expected a datetime and a number")
-        last = in_utc(last)
-    except Exception as exc:  # time zones are user code
-        problem = f"last_run_at and total_run_count of it are unreadable: {exc}"
-        return FoundEntry(name=name, definition=in_code, problem=problem)
+    if not isinstance(last, datetime) or not isinstance(count, int):
+        raise ConfigError(
+            f"last_run_at={last!r}, total_run_count={count!r}: expected a datetime and a number"
+        )
+    last = in_utc(last)
     # If an entry has not run, beat stores the time at which the entry was added.
-    return FoundEntry(
-        name=name,
-        definition=in_code,
-        last_run_at=last if count else None,
-        since=None if count else last,
-        total_run_count=max(0, count),
-    )
+    found.last_run_at, found.since = (last, None) if count else (None, last)
+    found.total_run_count = max(0, count)
 
 
 # -- the file
@@ -98,7 +94,7 @@ def _load(place: Path) -> dict[Any, Any]:
             for each in files:
                 _check_free(each)
                 shutil.copyfile(each, Path(folder, each.name))
-            text = _read(Path(folder, place.name))
+            text = _pickle_in(Path(folder, place.name))
         kept = _Reader(io.BytesIO(text)).load()
         if not isinstance(kept, dict):
             raise ValueError("its entries are no mapping")
@@ -116,7 +112,7 @@ def _load(place: Path) -> dict[Any, Any]:
     return kept
 
 
-def _read(place: Path) -> bytes:
+def _pickle_in(place: Path) -> bytes:
     """Return the pickle of all entries."""
     with dbm.open(str(place), "r") as found:
         if b"entries" not in found:

@@ -7,6 +7,7 @@ import json
 import pickle
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone, tzinfo
+from functools import partial
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -26,6 +27,7 @@ from celery_delayq.periodic.importers import (
     FoundEntry,
     beat,
     begin_from,
+    found_by,
     in_utc,
     redbeat,
     take_over,
@@ -184,7 +186,6 @@ def test_what_is_strange_in_one_entry_is_no_harm_to_others() -> None:
     def entry(**given: Any) -> ScheduleEntry:
         return ScheduleEntry("a", "t", **{"schedule": crontab(), "last_run_at": NOON, **given})
 
-    code = entry_of()
     kept = read(
         {
             "zone": entry(last_run_at=datetime(2026, 1, 2, tzinfo=Zone())),
@@ -194,7 +195,8 @@ def test_what_is_strange_in_one_entry_is_no_harm_to_others() -> None:
         }
     )
 
-    found = {name: beat._found(name, each, code) for name, each in kept.items()}
+    code = dict.fromkeys(kept, entry_of())
+    found = {name: found_by(partial(beat._read, each, code), name) for name, each in kept.items()}
     good = found.pop("good")
     assert (good.last_run_at, good.total_run_count, good.problem) == (NOON, 3, None)
     assert found.keys() == {"zone", "count", "text"}
@@ -272,6 +274,13 @@ def test_a_moment_that_has_passed_unseen_is_caught_up() -> None:
 # -- a list
 
 
+def read_lines(lines: list[str], own: str, code: dict[str, Any]) -> list[FoundEntry]:
+    return [
+        found_by(partial(exported._read, line, own, code), f"line {number}")
+        for number, line in enumerate(lines, 1)
+    ]
+
+
 def listed_again(
     definition: Definition, made: datetime, code: Any = None, **told: Any
 ) -> tuple[FoundEntry, Definition]:
@@ -279,9 +288,7 @@ def listed_again(
     entry = begin(definition, ms_of_datetime(made), UTC)
     line = json.dumps({**entry.as_dict(), **told})
     own = "code shop"
-    (found,) = exported._entries_of_lines(
-        [line], own, {} if code is None else {definition.name: code}
-    )
+    (found,) = read_lines([line], own, {} if code is None else {definition.name: code})
     assert found.problem is None, found.problem
     counts = code or found.definition
     assert counts is not None
@@ -358,8 +365,8 @@ def test_what_is_wrong_in_a_line_of_a_list_is_a_problem_of_that_line(told: str, 
         line = good.replace("SOURCE", source) % told
         code = {"a": entry_of(source="code shop")}
         other = good % '"name": "b"'
-        wrong, right = exported._entries_of_lines([line, other], "code shop", code)
+        wrong, right = read_lines([line, other], "code shop", code)
         assert wrong.name == name
         assert wrong.problem is not None
-        assert wrong.problem.startswith("expected a line of `periodic list --json`: ")
+        assert wrong.problem.startswith("unreadable line of `periodic list --json`: ")
         assert (right.name, right.problem) == ("b", None)
