@@ -105,17 +105,17 @@ def change(entry: Periodic, definition: Definition, now: int, zone: tzinfo) -> P
     return Periodic(definition, _with_next_tick(state, tick))
 
 
-def pause(entry: Periodic, unfired: Sequence[int] = (), zone: tzinfo = timezone.utc) -> Periodic:
-    """Return the entry paused; its ticks *unfired* were removed from the schedule."""
+def pause(entry: Periodic, cancelled: Sequence[int] = (), zone: tzinfo = timezone.utc) -> Periodic:
+    """Return the entry paused; its ticks *cancelled* were scheduled and are cancelled."""
     old = entry.state
-    last, count = old.last_tick, old.count - len(unfired)
-    if unfired and last is not None:
-        first, rule = min(unfired), entry.definition.rule(old.anchor, zone)
-        others = {*latest(rule, first - 1, last, MAX_SCHEDULED_TICKS)} - {*unfired}
+    last_tick, count = old.last_tick, old.count - len(cancelled)
+    if cancelled and last_tick is not None:
+        first, rule = min(cancelled), entry.definition.rule(old.anchor, zone)
+        others = {*latest(rule, first - 1, last_tick, MAX_SCHEDULED_TICKS)} - {*cancelled}
         before = [*others] or latest(rule, min(old.anchor, first) - 1, first - 1, 1)
-        last = max(before, default=None) if count else None
+        last_tick = max(before, default=None) if count else None
     return replace(
-        entry, state=replace(old, tick=None, last_tick=last, count=count, status="paused")
+        entry, state=replace(old, tick=None, last_tick=last_tick, count=count, status="paused")
     )
 
 
@@ -244,12 +244,12 @@ def ahead_of(entry: Periodic, zone: tzinfo) -> list[int]:
 
     The ticks may be overdue if no process has dispatched since.
     """
-    last, ahead = entry.state.last_tick, entry.definition.ahead
-    if last is None or not ahead:
+    last_tick, ahead = entry.state.last_tick, entry.definition.ahead
+    if last_tick is None or not ahead:
         return []
     rule = entry.definition.rule(entry.state.anchor, zone)
     # A polled schedule may give other ticks from another moment.
-    return sorted({*latest(rule, last - ahead, last, MAX_SCHEDULED_TICKS), last})
+    return sorted({*latest(rule, last_tick - ahead, last_tick, MAX_SCHEDULED_TICKS), last_tick})
 
 
 def tick_id(name: str, tick: int) -> str:

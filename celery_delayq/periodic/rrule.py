@@ -117,8 +117,8 @@ class rrule(BaseSchedule):  # noqa: N801 - named like Celery's schedules
 
     def remaining_estimate(self, last_run_at: datetime) -> timedelta:
         """Return the time until the next tick."""
-        last = ms_of_datetime(self.maybe_make_aware(last_run_at))
-        tick = Recurrence(self, self.tz, last).after(last)
+        last_ms = ms_of_datetime(self.maybe_make_aware(last_run_at))
+        tick = Recurrence(self, self.tz, last_ms).after(last_ms)
         return timedelta.max if tick is None else datetime_of_ms(tick) - self.now()
 
     def is_due(self, last_run_at: datetime) -> Any:

@@ -223,10 +223,10 @@ class Polled:
         InvalidSchedule
             The schedule raises an error, or is not due after :data:`MAX_STEPS` calls.
         """
-        last = datetime_of_ms(ms).astimezone(self._zone)
+        last_run_at = datetime_of_ms(ms).astimezone(self._zone)
         at = ms
         for _ in range(MAX_STEPS):
-            due, seconds = self._ask(last, at)
+            due, seconds = self._ask(last_run_at, at)
             if due and at > ms:
                 return at
             if seconds > SEARCHED_SECONDS:
@@ -236,15 +236,15 @@ class Polled:
             if at - ms > SEARCHED_SECONDS * 1000:
                 return None
         raise InvalidSchedule(
-            f"{self._schedule!r} is not due, asked {MAX_STEPS:,} times from {last} to "
+            f"{self._schedule!r} is not due, asked {MAX_STEPS:,} times from {last_run_at} to "
             f"{datetime_of_ms(at)}"
         )
 
-    def _ask(self, last: datetime, at: int) -> tuple[bool, float]:
+    def _ask(self, last_run_at: datetime, at: int) -> tuple[bool, float]:
         now = datetime_of_ms(at).astimezone(self._zone)
         self._schedule.nowfun = lambda: now
         try:
-            due, seconds = self._schedule.is_due(last)
+            due, seconds = self._schedule.is_due(last_run_at)
             seconds = float(seconds)
             if math.isnan(seconds):
                 raise ValueError("nan is no number of seconds")

@@ -67,9 +67,9 @@ class PeriodicState:
         """The state as the first line of a record."""
         runs = f"+{self.manual_runs}" if self.manual_runs else ""
         manual_id = f"+{self.manual_id}" if self.manual_id else ""
-        tick, last = ("-" if each is None else each for each in (self.tick, self.last_tick))
+        tick, last_tick = ("-" if each is None else each for each in (self.tick, self.last_tick))
         return (
-            f"{_VERSION} {self.definition_hash}{runs}{manual_id} {self.anchor} {tick} {last} "
+            f"{_VERSION} {self.definition_hash}{runs}{manual_id} {self.anchor} {tick} {last_tick} "
             f"{self.count} {self.status}"
         )
 
@@ -83,7 +83,7 @@ class PeriodicState:
             *line* is not in this format.
         """
         try:
-            version, definition_hash, anchor, tick, last, count, status = line.split(" ")
+            version, definition_hash, anchor, tick, last_tick, count, status = line.split(" ")
             if version != _VERSION or status not in ("on", "paused", "ended"):
                 raise ValueError("another version")
             definition_hash, runs, manual_id = (*definition_hash.split("+"), "", "")[:3]
@@ -91,7 +91,7 @@ class PeriodicState:
                 definition_hash=definition_hash,
                 anchor=_ms(anchor),
                 tick=None if tick == "-" else _ms(tick),
-                last_tick=None if last == "-" else _ms(last),
+                last_tick=None if last_tick == "-" else _ms(last_tick),
                 count=int(count),
                 manual_runs=int(runs or 0),
                 manual_id=manual_id,
@@ -292,12 +292,14 @@ def source_in(record: str) -> str | None:
 def times_and_counts(state: PeriodicState | None) -> dict[str, Any]:
     """Return the fields of the state in an entry's JSON; None and 0 if the state is unreadable."""
     times = (None,) * 3 if state is None else (state.anchor, state.tick, state.last_tick)
-    since, following, last = (ms if ms is None else datetime_of_ms(ms).isoformat() for ms in times)
+    since, following, last_run_at = (
+        ms if ms is None else datetime_of_ms(ms).isoformat() for ms in times
+    )
     manual_runs = 0 if state is None else state.manual_runs
     return {
         "since": since,
         "next": following,
-        "last_run_at": last,
+        "last_run_at": last_run_at,
         "total_run_count": 0 if state is None else state.count + manual_runs,
         "manual_runs": manual_runs,
     }

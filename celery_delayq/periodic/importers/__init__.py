@@ -149,25 +149,25 @@ def begin_from(found: FoundEntry, definition: Definition, now: int, zone: tzinfo
     Its next tick is *found.next*, or the first tick after the last run. Ticks before *now* count as
     missed.
     """
-    last = None if found.last_run_at is None else ms_of_datetime(found.last_run_at)
-    since = last if found.since is None else ms_of_datetime(found.since)
+    last_tick = None if found.last_run_at is None else ms_of_datetime(found.last_run_at)
+    since = last_tick if found.since is None else ms_of_datetime(found.since)
     if since is None:
         since = now if definition.start is None else ms_of_datetime(definition.start)
         after = now
     else:
-        after = since if last is None else last
+        after = since if last_tick is None else last_tick
     known = None if found.next is None else ms_of_datetime(found.next)
     if known is not None:
         after = max(after, min(known - 1, now))
     state = PeriodicState(
         definition_hash=definition_hash_of(definition),
         anchor=since,
-        last_tick=last,
+        last_tick=last_tick,
         count=found.total_run_count,
         status="paused",
     )
     paused = Periodic(definition, state)
-    if found.enabled and found.as_listed and known is not None and (last or -1) < known:
+    if found.enabled and found.as_listed and known is not None and (last_tick or -1) < known:
         there = replace(state, tick=known, status="on")
         return policy.change(Periodic(definition, there), definition, now, zone)
     if found.enabled:
@@ -246,12 +246,12 @@ def _with_later_run(found: FoundEntry, there: str | None) -> FoundEntry:
         state = PeriodicState.read((there or "").partition("\n")[0])
     except DelayQError:
         return found
-    last = None if state.last_tick is None else datetime_of_ms(state.last_tick)
-    if last is None or (found.last_run_at is not None and found.last_run_at >= last):
+    last_run_at = None if state.last_tick is None else datetime_of_ms(state.last_tick)
+    if last_run_at is None or (found.last_run_at is not None and found.last_run_at >= last_run_at):
         return found
     return replace(
         found,
         since=found.since or found.last_run_at,
-        last_run_at=last,
+        last_run_at=last_run_at,
         total_run_count=max(found.total_run_count, state.count),
     )

@@ -66,14 +66,14 @@ def _read(entry: Any, code: Mapping[str, Definition | DelayQError], found: Found
         raise ConfigError(
             f"it is a {kind}, of which nothing was read: expected celery.beat.ScheduleEntry"
         )
-    last, count = entry.last_run_at, entry.total_run_count
-    if not isinstance(last, datetime) or not isinstance(count, int):
+    last_run_at, count = entry.last_run_at, entry.total_run_count
+    if not isinstance(last_run_at, datetime) or not isinstance(count, int):
         raise ConfigError(
-            f"last_run_at={last!r}, total_run_count={count!r}: expected a datetime and a number"
+            f"last_run_at={last_run_at!r}, total_run_count={count!r}: expected a datetime, a number"
         )
-    last = in_utc(last)
+    last_run_at = in_utc(last_run_at)
     # If an entry has not run, beat stores the time at which the entry was added.
-    found.last_run_at, found.since = (last, None) if count else (None, last)
+    found.last_run_at, found.since = (last_run_at, None) if count else (None, last_run_at)
     found.total_run_count = max(0, count)
 
 

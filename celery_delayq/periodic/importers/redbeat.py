@@ -127,10 +127,10 @@ def _read(record: Any, zone: tzinfo, found: FoundEntry) -> None:
     found.name = str(data.get("name") or found.name)
     found.enabled = bool(data.get("enabled", True))
     meta = _decoded(meta_text) if meta_text else {}
-    last, count = meta.get("last_run_at"), meta.get("total_run_count") or 0
-    if not (last is None or isinstance(last, datetime)) or not isinstance(count, int):
+    last_run_at, count = meta.get("last_run_at"), meta.get("total_run_count") or 0
+    if not (last_run_at is None or isinstance(last_run_at, datetime)) or not isinstance(count, int):
         raise ConfigError(f"meta={meta!r}: expected last_run_at and total_run_count")
-    found.last_run_at, found.total_run_count = last, max(0, count)
+    found.last_run_at, found.total_run_count = last_run_at, max(0, count)
     when, zone_name = _schedule(data.get("schedule"), zone)
     found.definition = Definition.from_fields(
         when,
