@@ -34,7 +34,7 @@ _PAGE_ENTRIES = 500
 _FEW_ENTRIES = 10
 
 
-def entries(app: Celery, url: str | None = None, prefix: str | None = None) -> Iterator[FoundEntry]:
+def entries(app: Celery, url: str | None = None) -> Iterator[FoundEntry]:
     """Read the keys of RedBeat, and leave them unchanged.
 
     Parameters
@@ -42,8 +42,6 @@ def entries(app: Celery, url: str | None = None, prefix: str | None = None) -> I
     url : str | None
         URL of RedBeat's Redis, such as ``redis://localhost:6379/0``. None for the setting
         ``redbeat_redis_url``; without this setting, the Redis of the broker.
-    prefix : str | None
-        Prefix of the keys. None for the setting ``redbeat_key_prefix``, or ``redbeat:`` without it.
 
     Raises
     ------
@@ -53,7 +51,7 @@ def entries(app: Celery, url: str | None = None, prefix: str | None = None) -> I
     redis.exceptions.RedisError
         Redis cannot be reached, or refuses a command.
     """
-    prefix = prefix or redbeat_setting(app, "redbeat_key_prefix") or PREFIX
+    prefix = redbeat_setting(app, "redbeat_key_prefix") or PREFIX
     code = code_of(app)
     client = _client(app, url or redbeat_setting(app, "redbeat_redis_url"))
     session = Session(app)

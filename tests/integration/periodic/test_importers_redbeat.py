@@ -148,12 +148,13 @@ def test_other_keys_of_redbeat(make_shop: MakeShop, delayq_redis: RedisUnderTest
     app = make_shop()
 
     assert results(app, redbeat.entries(app), dry_run=True) == {}
-    assert results(app, redbeat.entries(app, delayq_redis.url + "/1", "mine:")) == {}
+    assert results(theirs, redbeat.entries(theirs, delayq_redis.url + "/1")) == {}
     assert results(theirs, redbeat.entries(theirs), dry_run=True) == {"a": "added"}
-    assert results(app, redbeat.entries(app, delayq_redis.url, "mine:")) == {"a": "added"}
+    assert results(theirs, redbeat.entries(theirs, delayq_redis.url)) == {"a": "added"}
     brokers = make_shop()
+    brokers.conf.redbeat_key_prefix = "mine:"
     del brokers.conf["redbeat_redis_url"]  # then it is the broker's
-    assert results(brokers, redbeat.entries(brokers, prefix="mine:")) == {"a": "kept"}
+    assert results(brokers, redbeat.entries(brokers)) == {"a": "kept"}
     expected = r"^'https://…@x': expected the URL of RedBeat's Redis"
     with pytest.raises(ConfigError, match=expected):
         list(redbeat.entries(app, "https://user:secret@x"))
