@@ -156,7 +156,7 @@ class DelayQ:
 
     @property
     def dead_letters(self) -> DeadLetters:
-        """The dead letters: read, replay and purge. A call iterates over them."""
+        """The dead letters: read, replay, purge. ``delayq.dead_letters()`` iterates over them."""
         kind = StreamDeadLetters if self.session.on_rabbitmq else DeadLetters
         return kind(self.session)
 
@@ -177,12 +177,15 @@ class DelayQ:
 
     @property
     def admin(self) -> Admin:
-        """Statistics of all queues."""
+        """Statistics of all queues. Other parts of administration are commands."""
         return Admin(self.session)
 
     @property
     def revocation(self) -> Revocation:
-        """Lasting revocation of ids, stamped headers and canvases."""
+        """Lasting revocation of ids, stamped headers and canvases.
+
+        :meth:`cancel` is for a task that no worker has yet.
+        """
         return Revocation(self.session)
 
     # Methods of the parts, with their signatures and docstrings.

@@ -10,6 +10,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
+from functools import partial
 from typing import Any, NamedTuple
 
 from celery_delayq.errors import ConfigError, NotSupported
@@ -17,9 +18,13 @@ from celery_delayq.utils.credentials import hide
 from celery_delayq.utils.numbers import is_finite, is_integer
 
 
-def _number(default: Any, low: float, high: float) -> Any:
-    """Declare a number in a range. With an int as default, the number must be whole."""
-    return field(default=default, metadata={"low": low, "high": high})
+def _number(kind: str, default: Any, low: float, high: float) -> Any:
+    """Declare a number in a range. *kind* is its name in errors."""
+    bounds = {"low": low, "high": high, "expected": f"{kind} from {low:g} to {high:g}"}
+    return field(default=default, metadata=bounds)
+
+
+_whole, _seconds = partial(_number, "a whole number"), partial(_number, "a number of seconds")
 
 
 def _text(default: str, pattern: str, expected: str) -> Any:
@@ -57,11 +62,12 @@ class Limits(NamedTuple):
     archived: bool = False
     history: int = 0
 
-    @staticmethod
-    def options() -> tuple[str, ...]:
-        """Return the names of the settings that a queue may override."""
-        return Limits._fields[:-2]
 
+#: Settings that a queue may override.
+QUEUE_SETTINGS = (
+    *("promote_rate", "max_ready", "max_scheduled"),
+    *("dead_letters_age", "dead_letters_max"),
+)
 
 #: Settings for one kind of broker only. The other kind refuses them.
 ON_REDIS = (
@@ -86,78 +92,79 @@ class Settings:
 
     #: Longest time between two looks at the schedule, in seconds. The longest delay by a lost
     #: wake-up.
-    dispatch_interval: float = _number(1.0, 0.01, 1.0)
+    dispatch_interval: float = _seconds(1.0, 0.01, 1.0)
 
-    #: Most entries that one script call promotes. More than 50 count as 50.
-    dispatch_batch: int = _number(50, 1, 1000)
+    #: Most entries that one script call promotes. More than 50 count as 50, because other clients
+    #: wait for the call.
+    dispatch_batch: int = _whole(50, 1, 1000)
 
     #: Seconds between two readings of the registry of queues and their priority steps.
-    registry_refresh: float = _number(30.0, 1.0, 3600.0)
+    registry_refresh: float = _seconds(30.0, 1.0, 3600.0)
 
     #: Shorter delays skip the schedule, and the worker waits for them. In seconds.
-    min_delay: float = _number(0.0, 0.0, 60.0)
+    min_delay: float = _seconds(0.0, 0.0, 60.0)
 
     #: Seconds without a lease heartbeat after which other processes get the messages of a process.
-    lease: float = _number(30.0, 1.0, 86_400.0)
+    lease: float = _seconds(30.0, 1.0, 86_400.0)
 
     #: After this number of deaths of its worker a task is delivered alone; the next death makes it
     #: a dead letter. 0: no limit.
-    max_deliveries: int = _number(5, 0, 1_000_000)
+    max_deliveries: int = _whole(5, 0, 1_000_000)
 
-    #: Longest wait of an idle consumer between two looks at its ready lists, in seconds. With a
-    #: value below the default, the consumer always looks itself, and does not rely on dispatchers.
-    block_timeout: float = _number(1.05, 0.01, 1.05)
+    #: Longest wait of an idle consumer between two looks at its ready lists, in seconds. Below the
+    #: default, the consumer polls its ready lists and does not wait for a dispatcher's wake-up.
+    block_timeout: float = _seconds(1.05, 0.01, 1.05)
 
     #: Number of replicas that must have a message before a publish returns (``WAIT``).
-    wait_replicas: int = _number(0, 0, 100)
+    wait_replicas: int = _whole(0, 0, 100)
 
     #: Seconds to wait for these replicas.
-    wait_timeout: float = _number(1.0, 0.01, 60.0)
+    wait_timeout: float = _seconds(1.0, 0.01, 60.0)
 
     #: Most entries of a queue that become ready per second. 0: no limit.
-    promote_rate: float = _number(0.0, 0.0, 1_000_000.0)
+    promote_rate: float = _number("a number", 0.0, 0.0, 1_000_000.0)
 
     #: Most ready messages of a queue. Further entries stay scheduled. 0: no limit.
-    max_ready: int = _number(0, 0, 1_000_000_000)
+    max_ready: int = _whole(0, 0, 1_000_000_000)
 
     #: Most scheduled entries of a queue. Further entries raise ``QueueFull``. 0: no limit.
-    max_scheduled: int = _number(0, 0, 1_000_000_000)
+    max_scheduled: int = _whole(0, 0, 1_000_000_000)
 
     #: Whether a task that failed for good becomes a dead letter. Rejected messages always do.
     dead_letters: bool = True
 
     #: Seconds for which dead letters are kept. 0: forever.
-    dead_letters_age: float = _number(7_776_000.0, 0.0, 3_153_600_000.0)
+    dead_letters_age: float = _seconds(7_776_000.0, 0.0, 3_153_600_000.0)
 
     #: Most dead letters of a queue. The oldest are dropped first. 0: no limit.
-    dead_letters_max: int = _number(100_000, 0, 1_000_000_000)
+    dead_letters_max: int = _whole(100_000, 0, 1_000_000_000)
 
     #: SQLAlchemy URL of the database to which workers move dead letters. Empty: none.
     dead_letters_archive: str = field(default="", repr=False)
 
     #: Age at which workers move dead letters to the database, in seconds.
-    dead_letters_archive_after: float = _number(3600.0, 0.0, 3_153_600_000.0)
+    dead_letters_archive_after: float = _seconds(3600.0, 0.0, 3_153_600_000.0)
 
     #: Approximate number of kept runs of all queues. The oldest are dropped first. 0: none.
-    history: int = _number(0, 0, 100_000_000)
+    history: int = _whole(0, 0, 100_000_000)
 
     #: Absolute path of a file that the worker's loop touches every second, for liveness probes.
     #: Empty: none. Celery's ``%n`` (node), ``%h`` (node and host) and ``%d`` (domain) are replaced.
     liveness_file: str = _text("", r"|/[^\0]*[^/\0]", "the absolute path of a file")
 
     #: Seconds for which Redis remembers a revoked id.
-    revoke_expires: float = _number(86_400.0, 1.0, 31_536_000.0)
+    revoke_expires: float = _seconds(86_400.0, 1.0, 31_536_000.0)
 
     #: Redis Cluster: number of hash tags over which queues are spread. It cannot change later.
-    cluster_tags: int = _number(12, 1, 1024)
+    cluster_tags: int = _whole(12, 1, 1024)
 
     #: RabbitMQ: the shortest delay and the step of all delays, in seconds. The same in all
     #: processes.
-    unit: float = _number(0.025, 0.005, 60.0)
+    unit: float = _seconds(0.025, 0.005, 60.0)
 
-    #: RabbitMQ: the longest delay, in seconds. Longer delays are refused. 0: the largest number of
-    #: 16 digits in base 4, in units.
-    max_delay: float = _number(0.0, 0.0, 3_153_600_000.0)
+    #: RabbitMQ: the longest delay, in seconds. Longer delays are refused. 0: the longest possible
+    #: one, which is 4^16 units, 3.4 years with the default unit.
+    max_delay: float = _seconds(0.0, 0.0, 3_153_600_000.0)
 
     #: RabbitMQ: first word of the names of all exchanges and queues of this package.
     prefix: str = _text(
@@ -170,7 +177,7 @@ class Settings:
     queue_type: str = _text("quorum", "quorum|classic", "'quorum' or 'classic'")
 
     #: RabbitMQ: most messages of one delay queue. A full queue refuses messages. 0: no limit.
-    max_length: int = _number(0, 0, 1_000_000_000)
+    max_length: int = _whole(0, 0, 1_000_000_000)
 
     #: RabbitMQ: whether to declare exchanges and queues, or only to check that they exist.
     declare: bool = True
@@ -181,19 +188,19 @@ class Settings:
 
     def limits(self, queue: str) -> Limits:
         """Return the limits of a queue."""
-        general = {name: getattr(self, name) for name in Limits.options()}
+        general = {name: getattr(self, name) for name in QUEUE_SETTINGS}
         archived = bool(self.dead_letters_archive)
         return self.queues.get(queue) or Limits(**general, archived=archived, history=self.history)
 
     @classmethod
     def from_options(
-        cls, transport_options: Mapping[str, Any] | None, others: Collection[str] = ()
+        cls, transport_options: Mapping[str, Any] | None, refused_names: Collection[str] = ()
     ) -> Settings:
         """Read the ``delayq`` part of *transport_options*.
 
         Parameters
         ----------
-        others : Collection[str]
+        refused_names : Collection[str]
             Settings that only another broker accepts, :data:`ON_REDIS` or :data:`ON_RABBITMQ`.
 
         Raises
@@ -202,11 +209,11 @@ class Settings:
             A name is unknown (the message lists the valid names), or a value has a wrong type or is
             out of range.
         NotSupported
-            One of *others* is set.
+            One of *refused_names* is set.
         """
         given = (transport_options or {}).get("delayq", {})
         known = [f.name for f in fields(cls)]
-        valid = [name for name in known if name not in others]
+        valid = [name for name in known if name not in refused_names]
         if not isinstance(given, Mapping):
             raise ConfigError(
                 f"broker_transport_options['delayq'] is {hide(given)}; it must be a mapping "
@@ -220,8 +227,8 @@ class Settings:
                 f"unknown delayq setting(s): {', '.join(unknown)}{meant}; "
                 f"valid are: {', '.join(valid)}"
             )
-        if wrong := [name for name in given if name in others]:
-            broker, this = ("redis", "amqp") if others is ON_REDIS else ("amqp", "redis")
+        if wrong := [name for name in given if name in refused_names]:
+            broker, this = ("redis", "amqp") if refused_names is ON_REDIS else ("amqp", "redis")
             raise NotSupported(
                 f"delayq setting(s) {', '.join(wrong)}: only for a broker delayq+{broker}://, and "
                 f"this one is {this}"
@@ -239,17 +246,16 @@ class Settings:
 
 
 def misplaced_option_warnings(
-    transport_options: Mapping[str, Any] | None, others: Collection[str]
+    transport_options: Mapping[str, Any] | None, kombu_options: Collection[str]
 ) -> list[str]:
     """Return a warning for each transport option that probably belongs into ``delayq``.
 
-    *others* are options that kombu knows. Other unknown options are ignored, because a newer kombu
-    may know them.
+    Options that are not in *kombu_options* either are ignored, because a newer kombu may know them.
     """
     names = [field.name for field in fields(Settings)]
     warnings = []
     for name, value in (transport_options or {}).items():
-        if not isinstance(name, str) or name == "delayq" or name in others:
+        if not isinstance(name, str) or name == "delayq" or name in kombu_options:
             continue
         ours = isinstance(value, Mapping) and any(_close(str(each), names, 0.85) for each in value)
         if ours and _close(re.sub("[_-]", "", name), ["delayq"], 0.8):
@@ -271,14 +277,14 @@ def _close(name: str, names: Sequence[str], cutoff: float) -> list[str]:
 
 def _limits(settings: Settings, queue: str, given: Any) -> Limits:
     """Return the limits of one queue. Limits that are not given are the general ones."""
-    if not isinstance(given, Mapping) or not set(given) <= set(Limits.options()):
+    if not isinstance(given, Mapping) or not set(given) <= set(QUEUE_SETTINGS):
         # Only names, because a value may be a URL with a password.
         problem = f"is {hide(given)}"
         if isinstance(given, Mapping):
-            problem = f"has {', '.join(sorted({*map(str, given)} - {*Limits.options()}))}"
+            problem = f"has {', '.join(sorted({*map(str, given)} - {*QUEUE_SETTINGS}))}"
         raise ConfigError(
             f"delayq setting queues[{queue!r}] {problem}: expected a mapping with some of "
-            f"{', '.join(Limits.options())}"
+            f"{', '.join(QUEUE_SETTINGS)}"
         )
     values = {
         name: _checked(name, f"queues[{queue!r}]: {name}", value) for name, value in given.items()
@@ -298,10 +304,9 @@ def _checked(setting: str, name: str, value: Any) -> Any:
     elif isinstance(default, str):
         return _url(name, value.text if isinstance(value, Hidden) else value)
     else:
-        low, high, whole = bounds["low"], bounds["high"], isinstance(default, int)
-        unit = "" if setting == "promote_rate" else " of seconds"
-        expected = f"a {'whole number' if whole else f'number{unit}'} from {low:g} to {high:g}"
-        is_valid = is_integer(value, low, high) if whole else is_finite(value, low, high)
+        expected = bounds["expected"]
+        is_in_range = is_integer if isinstance(default, int) else is_finite
+        is_valid = is_in_range(value, bounds["low"], bounds["high"])
     if not is_valid:
         raise ConfigError(f"delayq setting {name}={_shown_value(value)}: expected {expected}")
     return float(value) if isinstance(default, float) else value
