@@ -91,7 +91,7 @@ class DurationType(click.ParamType):  # type: ignore[type-arg]
         self,
         *,
         negative: bool = False,
-        expected: str = "a time in the future; run-now runs at once",
+        expected: str = "more than none, such as 90 (seconds), 5m, 1h30m or 2d",
     ) -> None:
         self.negative = negative
         self.expected = expected
@@ -108,7 +108,8 @@ class DurationType(click.ParamType):  # type: ignore[type-arg]
         if seconds is None:
             also = ", or -10m for earlier" if self.negative else ""
             self.fail(f"{value!r}: expected {_DURATION_HELP}{also}", param, ctx)
-        if not seconds > 0 and not (self.negative and seconds):
+        is_valid = seconds > 0 or (self.negative and seconds < 0)
+        if not is_valid:
             self.fail(f"{value!r}: expected {self.expected}", param, ctx)
         return seconds
 
@@ -152,7 +153,7 @@ def argument(name: str, metavar: str, explained: str, **options: Any) -> Callabl
     return click.argument(name, metavar=metavar, explained=explained, **given)
 
 
-def stacked(command: F, decorators: Sequence[Callable[[Any], Any]]) -> F:
+def apply_decorators(command: F, decorators: Sequence[Callable[[Any], Any]]) -> F:
     """Return a decorated command. The first decorator is on top."""
     for decorate in reversed(decorators):
         command = decorate(command)
@@ -161,10 +162,12 @@ def stacked(command: F, decorators: Sequence[Callable[[Any], Any]]) -> F:
 
 def names_of(*options: Callable[[Any], Any]) -> list[str]:
     """Return the parameter names under which a command gets the values of options."""
-    return [str(each.name) for each in click.command("")(stacked(lambda: None, options)).params]
+    return [
+        str(each.name) for each in click.command("")(apply_decorators(lambda: None, options)).params
+    ]
 
 
-def gathered(
+def options_as_one_value(
     name: str, make: Callable[..., Any], *options: Callable[[Any], Any]
 ) -> Callable[[F], F]:
     """Return a decorator that adds options to a command, and passes one value made of them.
@@ -184,7 +187,7 @@ def gathered(
             made = make(**{each: kwargs.pop(each) for each in names})
             return command(*args, **{name: made}, **kwargs)
 
-        return stacked(wrapper, options)  # type: ignore[return-value]
+        return apply_decorators(wrapper, options)  # type: ignore[return-value]
 
     return decorate
 
@@ -202,19 +205,22 @@ target_argument = argument("target", "TARGET", _PLACE_HELP)
 source_argument = argument("source", "SOURCE", _PLACE_HELP)
 
 json_option = flag("--json", "as_json", help="Print JSON, times in UTC.")
-json_lines_option = flag("--json", "as_json", help="Print JSON, one line for each; times in UTC.")
+json_lines_option = flag("--json", "as_json", help="Print one JSON object per line, times in UTC.")
 dry_run_option = flag("--dry-run", help="Only show what would be changed.")
 queue_option = name_option(
-    "--queue", metavar="QUEUE", shell_complete=complete.queues, help="In this queue."
+    "--queue", metavar="QUEUE", shell_complete=complete.queues, help="Only those in this queue."
 )
 task_option = name_option(
-    "--task", metavar="TASK", shell_complete=complete.tasks, help="Of this task."
+    "--task", metavar="TASK", shell_complete=complete.tasks, help="Only those of this task."
 )
 
 root_option = name_option(
-    "--root", "root_id", metavar="ID", help="All that began with this task: a chain, chord or tree."
+    "--root",
+    "root_id",
+    metavar="ID",
+    help="Only tasks of the chain, chord or tree that this task began.",
 )
-group_option = name_option("--group", "group_id", metavar="ID", help="All of this group.")
+group_option = name_option("--group", "group_id", metavar="ID", help="Only tasks of this group.")
 
 _FILTER_OPTIONS = (
     queue_option,
@@ -234,7 +240,7 @@ _FILTER_OPTIONS = (
 )
 
 #: Adds the options of a filter to a command, and passes the filter as ``filter``.
-with_filter = gathered("filter", Filter, *_FILTER_OPTIONS)
+with_filter = options_as_one_value("filter", Filter, *_FILTER_OPTIONS)
 
 
 @dataclass(frozen=True)
@@ -257,9 +263,9 @@ class Selection:
 
 
 def select(
-    of: type,
-    shows: str,
-    how_to_select_all: str,
+    filter_class: type,
+    show_command: str,
+    error_without_selection: str,
     *,
     ids: Sequence[str],
     dry_run: bool,
@@ -273,11 +279,9 @@ def select(
 
     Parameters
     ----------
-    of : type
-        The class of the filter.
-    shows : str
+    show_command : str
         The command that shows one item by its id.
-    how_to_select_all : str
+    error_without_selection : str
         The error if neither ids nor a filter are given.
     all_ : bool | None
         Whether everything is selected. None if ``--yes`` without a filter selects everything.
@@ -288,21 +292,21 @@ def select(
         The options contradict each other, or may select more than intended. The message names
         the right options.
     """
-    filter = of(**given)
+    filter = filter_class(**given)
     if all_ and (ids or not filter.is_everything):
         raise click.UsageError("--all means everything: leave out ids and filter")
     if ids:
-        if filter != of(queue=filter.queue):
+        if filter != filter_class(queue=filter.queue):
             raise click.UsageError("give ids or a filter, not both; only --queue goes with ids")
         if dry_run:
-            raise click.UsageError(f"--dry-run goes with a filter; `{shows}` shows an id")
+            raise click.UsageError(f"--dry-run goes with a filter; `{show_command}` shows an id")
     ids = [*dict.fromkeys(ids)]
     if if_eta is not None and len(ids) != 1:
         raise click.UsageError("--if-eta goes with a single id")
     everything = bool(filter.is_everything) and (yes if all_ is None else all_)
     if not ids and not dry_run:
         if filter.is_everything and not everything:
-            raise click.UsageError(how_to_select_all)
+            raise click.UsageError(error_without_selection)
         if not yes:
             check_can_ask(as_json, ", or --dry-run to see what is selected")
     return Selection(ids, filter, everything, if_eta, dry_run, yes, as_json)
@@ -315,7 +319,7 @@ def check_can_ask(as_json: bool, instead: str = "") -> None:
 
 
 #: Adds ids, a filter and their flags to a command, and passes them as ``selection``.
-with_selection = gathered(
+with_selection = options_as_one_value(
     "selection",
     functools.partial(
         select,

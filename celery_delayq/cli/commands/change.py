@@ -78,7 +78,12 @@ def cancel_canvas(delayq: DelayQ, root_id: str | None, group_id: str | None, as_
 
 @command()
 @option("--eta", type=TimeType(), help="To this time: ISO 8601, local without offset.")
-@option("--in", "countdown", type=DurationType(), help="To this long from now: 90, 1h30m.")
+@option(
+    "--in",
+    "countdown",
+    type=DurationType(expected="a time in the future; run-now runs at once"),
+    help="To this long from now: 90, 1h30m.",
+)
 @option(
     "--by",
     type=DurationType(negative=True, expected="a time another than none; run-now runs at once"),

@@ -131,9 +131,9 @@ def test_a_task_that_may_be_a_slip_of_the_pen_is_told(cli: CommandLine, delayq: 
         (["--every", "30", "--crontab", "0 9 * * *"], "--every, --crontab: give one of them"),
         (
             ["--every", "-5"],
-            "'--every': '-5': expected more than none, such as 30 (seconds), 1h30m",
+            "'--every': '-5': expected more than none, such as 90 (seconds), 5m",
         ),
-        (["--every", "0"], "'--every': '0': expected more than none, such as 30 (seconds), 1h30m"),
+        (["--every", "0"], "'--every': '0': expected more than none, such as 90 (seconds), 5m"),
         (["--every", "30", "--expires", "0"], "'--expires': '0': expected more than none"),
         (["--every", "0.0001"], "whole milliseconds"),
         (["--every", "soon"], "'soon': expected a duration"),

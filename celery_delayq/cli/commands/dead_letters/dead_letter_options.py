@@ -15,11 +15,11 @@ from celery_delayq.cli.options import (
     argument,
     dry_run_option,
     flag,
-    gathered,
     group_option,
     json_option,
     name_option,
     option,
+    options_as_one_value,
     queue_option,
     root_option,
     select,
@@ -52,11 +52,11 @@ _FILTER_OPTIONS = (
 )
 
 #: Adds the options of a dead-letter filter to a command, and passes the filter as ``filter``.
-with_dead_letter_filter = gathered("filter", DeadFilter, *_FILTER_OPTIONS)
+with_dead_letter_filter = options_as_one_value("filter", DeadFilter, *_FILTER_OPTIONS)
 
 
 #: Adds ids, a filter and their flags to a command, and passes them as ``selection``.
-with_dead_letter_selection = gathered(
+with_dead_letter_selection = options_as_one_value(
     "selection",
     functools.partial(
         select,
@@ -95,7 +95,7 @@ class ReplayOptions(NamedTuple):
 
 
 #: Adds the options of a replay to a command, and passes them as ``how``.
-with_replay_options = gathered(
+with_replay_options = options_as_one_value(
     "how",
     ReplayOptions,
     option("--rate", type=click.FloatRange(0.001, 1e6), metavar="NUMBER", help="So many a second."),

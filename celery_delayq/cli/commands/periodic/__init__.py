@@ -68,9 +68,10 @@ periodic.add_command(import_)
 def list_(delayq: DelayQ, source: str | None, status: str | None, as_json: bool) -> None:
     """Show all entries, by name.
 
-    "next" is the next tick that is not scheduled yet; `delayq list` shows those that are. An entry
-    is unreadable if the class of its schedule cannot be imported here, or if another version wrote
-    it; its reason is shown. It can be paused and removed, too.
+    "next" is the first tick that is not scheduled yet. `delayq list` shows ticks that are scheduled
+    already: those of the next two seconds. An entry is unreadable if the class of its schedule
+    cannot be imported here, or if another version wrote it. Its reason is shown, and it can be
+    paused and removed.
 
     \b
     Examples:
@@ -233,9 +234,9 @@ def update(
 def remove(delayq: DelayQ, names: Sequence[str], ended: bool, yes: bool, as_json: bool) -> bool:
     """Remove entries.
 
-    Their ticks that are not due yet are removed, too; running tasks go on. An entry in code comes
-    back when its code changes. You are asked only with --ended; a script has to say --yes then.
-    Exits with 1 when one did not exist.
+    Their scheduled ticks are cancelled; running tasks go on. An entry in code comes back when its
+    code changes. --ended asks for confirmation; in a script add --yes. Exits with 1 when one did
+    not exist.
 
     \b
     Examples:
@@ -269,7 +270,7 @@ def remove(delayq: DelayQ, names: Sequence[str], ended: bool, yes: bool, as_json
 def pause(delayq: DelayQ, names: Sequence[str], as_json: bool) -> bool:
     """Fire no ticks of entries until they are resumed.
 
-    They stay paused through deploys and restarts. Ticks that are not due yet are withdrawn.
+    They stay paused through deploys and restarts. Their scheduled ticks are cancelled.
 
     \b
     Example:
@@ -323,7 +324,7 @@ def run_now(delayq: DelayQ, names: Sequence[str], as_json: bool) -> bool:
     def one(name: str) -> ItemOutcome:
         id = delayq.periodic.run_now(name)
         if id is None:
-            return _outcome(name, False, "not sent: one runs, and may not overlap")
+            return _outcome(name, False, "not sent: an earlier run has not ended (--overlap)")
         return _outcome(name, True, "sent", id=id)
 
     return _change_entries(names, one, as_json=as_json)
@@ -357,7 +358,7 @@ def _change_entries(
 
 @contextmanager
 def _wrong_use() -> Iterator[None]:
-    """Report invalid values of an entry as wrong use."""
+    """Report invalid values of an entry as wrong use: ``max_runs=0`` as ``--max-runs 0``."""
     try:
         yield
     except ConfigError as exc:

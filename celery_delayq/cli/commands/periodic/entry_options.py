@@ -19,11 +19,11 @@ from celery_delayq.cli.options import (
     NameType,
     TimeType,
     argument,
-    gathered,
     name_option,
     names_of,
     number_option,
     option,
+    options_as_one_value,
 )
 from celery_delayq.periodic.crontab import read_crontab
 from celery_delayq.periodic.definition import CATCH_UPS, OVERLAPS
@@ -57,7 +57,7 @@ _SCHEDULES: Mapping[str, Callable[[Any], BaseSchedule | datetime]] = {
 _SCHEDULE_OPTIONS = (
     option(
         "--every",
-        type=DurationType(expected="more than none, such as 30 (seconds), 1h30m or 2d"),
+        type=DurationType(),
         help="Interval: 30 (seconds), 1h30m, 2d.",
     ),
     name_option(
@@ -88,7 +88,7 @@ _TASK_OPTIONS = (
     option("--priority", type=click.IntRange(0, 9), metavar="NUMBER", help="0 is the first."),
     option(
         "--expires",
-        type=DurationType(expected="more than none, such as 90 (seconds), 5m or 2d"),
+        type=DurationType(),
         help="Run at most this long after its tick.",
     ),
     option("--headers", type=JsonType(dict, '\'{"tenant": "a"}\''), help="Headers of the message."),
@@ -142,7 +142,7 @@ def _given(**options: Any) -> dict[str, Any]:
 
 
 #: Adds the options for all fields of an entry to a command, and passes the set ones as ``given``.
-with_entry = gathered("given", _given, *_SCHEDULE_OPTIONS, *_FIELD_OPTIONS)
+with_entry = options_as_one_value("given", _given, *_SCHEDULE_OPTIONS, *_FIELD_OPTIONS)
 
 
 def as_options(text: str) -> str:
