@@ -93,10 +93,10 @@ def change(entry: Periodic, definition: Definition, now: int, zone: tzinfo) -> P
         anchor, kept = start, False
     state = replace(old, definition_hash=definition_hash_of(definition), anchor=anchor)
     if old.status == "paused":
-        return Periodic(definition, replace(state, tick=None))
+        return Periodic(definition, replace(state, next_tick=None))
     rule = definition.rule(anchor, zone)
     # Keep a tick that is due or missed and not scheduled yet, if it is still a tick.
-    tick = old.tick if kept and definition.timezone == before.timezone else None
+    tick = old.next_tick if kept and definition.timezone == before.timezone else None
     if tick is not None and not isinstance(rule, Polled) and rule.after(tick - 1) != tick:
         tick = None  # the app's time zone has changed
     tick = _allowed(definition, state, tick)
@@ -115,7 +115,7 @@ def pause(entry: Periodic, cancelled: Sequence[int] = (), zone: tzinfo = timezon
         before = [*others] or latest(rule, min(old.anchor, first) - 1, first - 1, 1)
         last_tick = max(before, default=None) if count else None
     return replace(
-        entry, state=replace(old, tick=None, last_tick=last_tick, count=count, status="paused")
+        entry, state=replace(old, next_tick=None, last_tick=last_tick, count=count, status="paused")
     )
 
 
@@ -139,8 +139,8 @@ def set_back(entry: Periodic, now: int, zone: tzinfo) -> Periodic:
     ahead = old.last_tick is not None and old.last_tick > now + definition.ahead
     state = replace(old, anchor=anchor, last_tick=now if ahead else old.last_tick)
     tick = _next(definition, state, max(now, state.last_tick or now), zone)
-    if old.tick is not None and tick is not None and tick < old.tick:
-        state = replace(state, tick=tick)
+    if old.next_tick is not None and tick is not None and tick < old.next_tick:
+        state = replace(state, next_tick=tick)
     return replace(entry, state=state)
 
 
@@ -158,7 +158,7 @@ def fire(entry: Periodic, now: int, zone: tzinfo, deadline: int | None = None) -
         The next tick cannot be computed.
     """
     definition, state = entry.definition, entry.state
-    tick, until = state.tick, now + definition.ahead
+    tick, until = state.next_tick, now + definition.ahead
     if tick is None or tick > until:
         return None
     if definition.end is not None:
@@ -217,7 +217,8 @@ def drop_after(entry: Periodic, firing: Firing, deadline: int | None = None) -> 
     """
     definition, found = entry.definition, []
     is_cron = isinstance(definition.schedule, crontab)
-    for tick, following in zip(firing.ticks, (*firing.ticks, firing.then.tick)[1:], strict=True):
+    following_ticks = (*firing.ticks, firing.then.next_tick)[1:]
+    for tick, following in zip(firing.ticks, following_ticks, strict=True):
         limits = [GRACE_MS] if definition.catch_up == "skip" else []
         if definition.catch_up == "one" and following is not None:
             limits.append(following - tick + GRACE_MS)
@@ -231,7 +232,7 @@ def upcoming(entry: Periodic, count: int, zone: tzinfo) -> list[int]:
     """Return at most *count* next ticks of an entry that are not scheduled yet."""
     definition, state = entry.definition, entry.state
     found: list[int] = []
-    tick = state.tick
+    tick = state.next_tick
     while tick is not None and len(found) < count:
         found.append(tick)
         state = replace(state, count=state.count + 1)
@@ -276,5 +277,5 @@ def _allowed(definition: Definition, state: PeriodicState, tick: int | None) -> 
 def _with_next_tick(state: PeriodicState, tick: int | None) -> PeriodicState:
     """Return a state with another next tick; a paused entry has none."""
     if state.status == "paused":
-        return replace(state, tick=None)
-    return replace(state, tick=tick, status="ended" if tick is None else "on")
+        return replace(state, next_tick=None)
+    return replace(state, next_tick=tick, status="ended" if tick is None else "on")

@@ -2,7 +2,7 @@
 
 A record is ``<line>\\n<definition in JSON>``. The line is the state. Scripts compare and replace
 the line:
-``1 <definition_hash>[+<manual runs>[+<manual id>]] <anchor> <tick> <last tick> <scheduled ticks>
+``1 <definition_hash>[+<manual runs>[+<manual id>]] <anchor> <next tick> <last tick> <ticks>
 <status>``. Times are in ms since 1970.
 """
 
@@ -39,7 +39,7 @@ class PeriodicState:
         Hash of the definition.
     anchor : int
         Start of the intervals (ms).
-    tick, last_tick : int | None
+    next_tick, last_tick : int | None
         The next tick that is not scheduled yet, and the last scheduled tick (ms).
     count : int
         Number of scheduled ticks.
@@ -51,7 +51,7 @@ class PeriodicState:
 
     definition_hash: str
     anchor: int
-    tick: int | None = None
+    next_tick: int | None = None
     last_tick: int | None = None
     count: int = 0
     manual_runs: int = 0
@@ -67,7 +67,7 @@ class PeriodicState:
         """The state as the first line of a record."""
         runs = f"+{self.manual_runs}" if self.manual_runs else ""
         manual_id = f"+{self.manual_id}" if self.manual_id else ""
-        tick, last_tick = ("-" if each is None else each for each in (self.tick, self.last_tick))
+        tick, last_tick = ("-" if ms is None else ms for ms in (self.next_tick, self.last_tick))
         return (
             f"{_VERSION} {self.definition_hash}{runs}{manual_id} {self.anchor} {tick} {last_tick} "
             f"{self.count} {self.status}"
@@ -83,14 +83,14 @@ class PeriodicState:
             *line* is not in this format.
         """
         try:
-            version, definition_hash, anchor, tick, last_tick, count, status = line.split(" ")
+            version, definition_hash, anchor, next_tick, last_tick, count, status = line.split(" ")
             if version != _VERSION or status not in ("on", "paused", "ended"):
                 raise ValueError("another version")
             definition_hash, runs, manual_id = (*definition_hash.split("+"), "", "")[:3]
             return cls(
                 definition_hash=definition_hash,
                 anchor=_ms(anchor),
-                tick=None if tick == "-" else _ms(tick),
+                next_tick=None if next_tick == "-" else _ms(next_tick),
                 last_tick=None if last_tick == "-" else _ms(last_tick),
                 count=int(count),
                 manual_runs=int(runs or 0),
@@ -122,7 +122,7 @@ class Periodic:
     @property
     def next(self) -> datetime | None:
         """The next tick that is not scheduled yet."""
-        return _moment(self.state.tick)
+        return _moment(self.state.next_tick)
 
     @property
     def last_run_at(self) -> datetime | None:
@@ -142,7 +142,7 @@ class Periodic:
     @property
     def next_look_ms(self) -> int | None:
         """Time at which dispatchers look at the entry next (ms); None for never."""
-        tick, ahead = self.state.tick, self.definition.ahead
+        tick, ahead = self.state.next_tick, self.definition.ahead
         if tick is None or not ahead:
             return tick
         return -((ahead - tick) // LOOK_STEP_MS) * LOOK_STEP_MS
@@ -248,7 +248,7 @@ class UnreadableEntry:
             The state of the entry is unreadable too.
         """
         line, _, text = self.record.partition("\n")
-        state = replace(PeriodicState.read(line), tick=None, status="paused")
+        state = replace(PeriodicState.read(line), next_tick=None, status="paused")
         return replace(self, record=f"{state.line}\n{text}")
 
 
@@ -291,7 +291,7 @@ def source_in(record: str) -> str | None:
 
 def times_and_counts(state: PeriodicState | None) -> dict[str, Any]:
     """Return the fields of the state in an entry's JSON; None and 0 if the state is unreadable."""
-    times = (None,) * 3 if state is None else (state.anchor, state.tick, state.last_tick)
+    times = (None,) * 3 if state is None else (state.anchor, state.next_tick, state.last_tick)
     since, following, last_run_at = (
         ms if ms is None else datetime_of_ms(ms).isoformat() for ms in times
     )

@@ -78,7 +78,7 @@ def firing_of(
     entry: Periodic, now: int, ticks: Ticks, then: int | None, refused: PeriodicState | None = None
 ) -> Firing:
     """Return a look that schedules *ticks*; *then* is the next look, None if the entry ends."""
-    passed = replace(entry.state, tick=then, status="ended" if then is None else "on")
+    passed = replace(entry.state, next_tick=then, status="ended" if then is None else "on")
     done = (
         replace(passed, last_tick=ticks[-1], count=passed.count + len(ticks)) if ticks else passed
     )

@@ -168,7 +168,7 @@ def begin_from(found: FoundEntry, definition: Definition, now: int, zone: tzinfo
     )
     paused = Periodic(definition, state)
     if found.enabled and found.as_listed and known is not None and (last_tick or -1) < known:
-        there = replace(state, tick=known, status="on")
+        there = replace(state, next_tick=known, status="on")
         return policy.change(Periodic(definition, there), definition, now, zone)
     if found.enabled:
         return policy.resume(paused, after, zone)

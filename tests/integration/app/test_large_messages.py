@@ -143,7 +143,7 @@ def fire(stage: Stage) -> int:
         firings = [
             (entry, firing)
             for entry in found
-            if (firing := policy.fire(entry, entry.state.tick or 0, stage.app.timezone))
+            if (firing := policy.fire(entry, entry.state.next_tick or 0, stage.app.timezone))
         ]
         return stored(scheduler.fire(stage.delayq.store, firings))
 

@@ -64,7 +64,7 @@ def state(
         PeriodicState(
             definition_hash=definition_hash_of(definition),
             anchor=ms_of_datetime(anchor),
-            tick=tick,
+            next_tick=tick,
             last_tick=None if last is None else ms_of_datetime(last),
             count=count,
             status=status,

@@ -61,8 +61,8 @@ def test_an_interval_goes_on_from_now(
     minutely_now, entry = delayq.periodic.list()
     assert minutely_now == before
     assert entry.state.last_tick == max(ticks["often"])
-    assert entry.state.tick is not None
-    assert entry.state.tick < now + NEAR
+    assert entry.state.next_tick is not None
+    assert entry.state.next_tick < now + NEAR
     assert int(client.hget("delayq:clock", "ticked") or 0) <= now
 
 

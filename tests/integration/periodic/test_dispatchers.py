@@ -134,7 +134,7 @@ def test_more_entries_than_are_looked_at_together_are_due_at_once(
 
 def write_due(delayq: DelayQ, entry: Periodic, tick: int) -> Periodic:
     """Have an entry be due at *tick*."""
-    due = replace(entry, state=replace(entry.state, tick=tick))
+    due = replace(entry, state=replace(entry.state, next_tick=tick))
     write_entries(delayq, due, before=entry.state.line)
     return due
 
@@ -191,8 +191,8 @@ def due(delayq: DelayQ) -> Periodic:
 
 def looked_at(entry: Periodic) -> tuple[Periodic, Firing]:
     """Return what a dispatcher knows that has just looked at an entry that is due."""
-    assert entry.state.tick is not None
-    firing = policy.fire(entry, entry.state.tick, UTC)
+    assert entry.state.next_tick is not None
+    firing = policy.fire(entry, entry.state.next_tick, UTC)
     assert firing is not None
     return entry, firing
 
@@ -218,7 +218,7 @@ def test_a_dispatcher_that_is_late_puts_nothing_into_any_of_several_queues(
     stores = delayq.session.stores
     with TickScheduler(app, stores) as first, TickScheduler(app, stores) as second:
         assert first.fire(delayq.store, [known]) == ["r"]
-        assert in_both(client) == in_each("two", due.state.tick)
+        assert in_both(client) == in_each("two", due.state.next_tick)
         end_tasks(client)
 
         assert second.fire(delayq.store, [known]) == ["-"]
@@ -242,7 +242,7 @@ def test_where_the_first_of_several_queues_is_broken_a_tick_is_in_none_and_comes
 
         assert scheduler.fire(delayq.store, [looked_at(due)]) == ["r"]
 
-    assert in_both(client) == in_each("two", due.state.tick)
+    assert in_both(client) == in_each("two", due.state.next_tick)
 
 
 def test_in_another_of_several_queues_that_is_broken_a_tick_is_a_dead_letter(
@@ -257,7 +257,7 @@ def test_in_another_of_several_queues_that_is_broken_a_tick_is_a_dead_letter(
     client.set("{radio}:tasks", "no sorted set")
     with TickScheduler(app, delayq.session.stores) as scheduler:
         assert scheduler.fire(delayq.store, [known]) == ["r"]
-        assert stored_ticks(client, "paper") == {"two": [due.state.tick]}
+        assert stored_ticks(client, "paper") == {"two": [due.state.next_tick]}
         assert "Queue 'radio' refused ticks of periodic entry 'two'" in caplog.text
         assert scheduler.fire(delayq.store, [known]) == ["-"]
         client.delete("{radio}:tasks")
@@ -270,7 +270,7 @@ def test_in_another_of_several_queues_that_is_broken_a_tick_is_a_dead_letter(
     assert (dead_letter.queue, dead_letter.task) == ("radio", "note")
     assert "tick of two refused: " in dead_letter.reason
     assert delayq.replay(dead_letter) is Outcome.DONE
-    assert in_both(client) == {"paper": {}, "radio": {"two": [due.state.tick]}}
+    assert in_both(client) == {"paper": {}, "radio": {"two": [due.state.next_tick]}}
 
 
 def test_a_full_server_leaves_a_tick_of_several_queues_to_be_fired(
@@ -280,7 +280,9 @@ def test_a_full_server_leaves_a_tick_of_several_queues_to_be_fired(
     before = delayq.periodic.add("before", 3600, "note", **BOTH)
     with TickScheduler(app, delayq.session.stores) as scheduler:
         # Queues are declared with the first message, for which there has to be room.
-        scheduler.fire(delayq.store, [looked_at(write_due(delayq, before, due.state.tick or 0))])
+        scheduler.fire(
+            delayq.store, [looked_at(write_due(delayq, before, due.state.next_tick or 0))]
+        )
         end_tasks(client)
         client.config_set("maxmemory-policy", "noeviction")
         client.config_set("maxmemory", 1)
@@ -291,7 +293,7 @@ def test_a_full_server_leaves_a_tick_of_several_queues_to_be_fired(
 
         assert scheduler.fire(delayq.store, [looked_at(due)]) == ["r"]
 
-    assert in_both(client) == in_each("two", due.state.tick)
+    assert in_both(client) == in_each("two", due.state.next_tick)
 
 
 def test_what_waits_for_its_first_queue_is_in_none_of_the_others_meanwhile(

@@ -45,7 +45,7 @@ def test_other_options_leave_the_ticks_of_an_entry_alone(
     for _ in range(looks):
         assert entry.next_look_ms is not None
         entry = fired(entry, entry.next_look_ms)
-    assert entry.state.tick is not None
+    assert entry.state.next_tick is not None
 
     for options in (
         {"task": "tower.chime"},
@@ -56,7 +56,7 @@ def test_other_options_leave_the_ticks_of_an_entry_alone(
     ):
         definition = defined(every, **{"overlap": overlap, **options})
         # When ticks are scheduled ahead; and when the next one is due, but not scheduled yet.
-        for now in (entry.state.tick - 9 * SECOND, entry.state.tick + 100):
+        for now in (entry.state.next_tick - 9 * SECOND, entry.state.next_tick + 100):
             assert change(entry, definition, now, UTC) == redefined(entry, definition)
 
 
@@ -107,7 +107,7 @@ def test_another_interval_goes_on_from_the_last_tick(
         entry = fired(entry, look)
     (now_ms, anchor_ms, tick_ms) = seconds(now, anchor, tick)
 
-    expected = redefined(entry, definition, anchor=anchor_ms, tick=tick_ms)
+    expected = redefined(entry, definition, anchor=anchor_ms, next_tick=tick_ms)
     assert change(entry, definition, now_ms, UTC) == expected
 
 
@@ -141,7 +141,7 @@ def test_a_new_start_is_a_new_phase(
     definition = defined(every, start=start(new))
     (anchor_ms, tick_ms) = seconds(anchor, tick)
 
-    expected = redefined(entry, definition, anchor=anchor_ms, tick=tick_ms)
+    expected = redefined(entry, definition, anchor=anchor_ms, next_tick=tick_ms)
     assert change(entry, definition, NOON_MS + 14_000, UTC) == expected
 
 
@@ -153,10 +153,10 @@ def test_a_change_may_end_an_entry_and_another_one_resume_it(options: dict[str, 
     definition = defined(10, **options)
     ended = change(entry, definition, NOON_MS + 11_000, UTC)
 
-    assert ended == redefined(entry, definition, tick=None, status="ended")
+    assert ended == redefined(entry, definition, next_tick=None, status="ended")
     assert change(ended, defined(10), NOON_MS + 15_000, UTC) == entry
     late = change(ended, defined(10), NOON_MS + 45_000, UTC)
-    assert late.state == replace(entry.state, tick=NOON_MS + 50_000)
+    assert late.state == replace(entry.state, next_tick=NOON_MS + 50_000)
 
 
 @pytest.mark.parametrize("kind", [crontab, counted])
@@ -166,7 +166,7 @@ def test_times_of_day_move_with_the_zone_and_the_start(kind: Any) -> None:
         ("*", {"start": NOON + timedelta(hours=5)}, NOON_MS + 5 * HOUR),
     ):
         changed = change(begun(kind(0, hour)), defined(kind(0, hour), **given), NOON_MS, UTC)
-        assert changed.state.tick == tick
+        assert changed.state.next_tick == tick
 
 
 def test_a_change_after_the_zone_of_the_app_has_changed_loses_no_day() -> None:
@@ -174,7 +174,7 @@ def test_a_change_after_the_zone_of_the_app_has_changed_loses_no_day() -> None:
     entry = begun(crontab(0, 15))
     changed = change(entry, defined(crontab(0, 15), args=[1]), NOON_MS, BERLIN)
 
-    assert changed.state.tick == NOON_MS + 2 * HOUR
+    assert changed.state.next_tick == NOON_MS + 2 * HOUR
 
 
 def test_what_is_paused_stays_so_when_it_is_changed() -> None:
@@ -183,7 +183,7 @@ def test_what_is_paused_stays_so_when_it_is_changed() -> None:
     changed = change(entry, definition, NOON_MS + 11_000, UTC)
 
     assert changed == redefined(entry, definition, anchor=NOON_MS + 10_000)
-    assert resume(changed, NOON_MS + 11_000, UTC).state.tick == NOON_MS + 17_000
+    assert resume(changed, NOON_MS + 11_000, UTC).state.next_tick == NOON_MS + 17_000
 
 
 def test_a_change_of_other_options_leaves_what_was_missed_to_be_caught_up() -> None:
@@ -204,4 +204,4 @@ def test_a_start_that_exists_twice_is_no_new_one_when_it_is_read_from_its_record
 
     changed = change(entry, defined(7, start=start, args=[1]), now + 11_000, UTC)
 
-    assert changed.state.tick == entry.state.tick
+    assert changed.state.next_tick == entry.state.next_tick

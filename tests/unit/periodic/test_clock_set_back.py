@@ -24,11 +24,11 @@ def test_an_interval_goes_on_from_now(jump: int, overlap: str, every: int) -> No
 
     back = set_back(entry, NOON_MS, UTC)
 
-    assert back.state.tick is not None
-    assert NOON_MS < back.state.tick <= NOON_MS + 2 * SECOND + every * SECOND
+    assert back.state.next_tick is not None
+    assert NOON_MS < back.state.next_tick <= NOON_MS + 2 * SECOND + every * SECOND
     assert back.state.last_tick is not None
     assert back.state.last_tick <= NOON_MS + back.definition.ahead
-    assert (back.state.tick - NOON_MS) % (every * SECOND) == 0
+    assert (back.state.next_tick - NOON_MS) % (every * SECOND) == 0
     assert back.state.count == entry.state.count
 
 
@@ -38,7 +38,7 @@ def test_one_that_began_while_the_clock_was_ahead_goes_on_from_now(jump: int) ->
 
     back = set_back(entry, NOON_MS, UTC)
 
-    assert back.state.tick == NOON_MS + 10 * SECOND
+    assert back.state.next_tick == NOON_MS + 10 * SECOND
 
 
 @given(st.integers(0, 100 * SECOND))
@@ -67,11 +67,11 @@ def test_one_that_is_paused_goes_on_from_now_when_it_is_resumed() -> None:
 
     back = set_back(entry, NOON_MS, UTC)
 
-    assert back.state.tick is None
-    assert resume(back, NOON_MS, UTC).state.tick == NOON_MS + 10 * SECOND
+    assert back.state.next_tick is None
+    assert resume(back, NOON_MS, UTC).state.next_tick == NOON_MS + 10 * SECOND
 
 
 def test_one_that_has_ended_stays_so() -> None:
-    ended: Periodic = state(begun(10), status="ended", tick=None, last_tick=NOON_MS + HOUR)
+    ended: Periodic = state(begun(10), status="ended", next_tick=None, last_tick=NOON_MS + HOUR)
 
     assert set_back(ended, NOON_MS, UTC) == replace(ended)

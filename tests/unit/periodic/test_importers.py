@@ -62,7 +62,7 @@ def test_an_interval_goes_on_in_its_phase() -> None:
     last = NOON - timedelta(minutes=45)
     entry = taken(entry_of(), last_run_at=last, total_run_count=9)
 
-    assert (entry.state.tick, entry.state.last_tick) == (
+    assert (entry.state.next_tick, entry.state.last_tick) == (
         NOON_MS + 15 * MINUTE,
         ms_of_datetime(last),
     )
@@ -126,7 +126,7 @@ def test_an_entry_begins_as_it_was_elsewhere(
 ) -> None:
     entry = taken(definition, **found)
 
-    assert (entry.status, entry.state.tick) == (status, tick)
+    assert (entry.status, entry.state.next_tick) == (status, tick)
     assert entry.last_run_at == found.get("last_run_at")
 
 
@@ -258,9 +258,9 @@ def test_the_first_tick_is_at_the_start() -> None:
         definition = entry_of(when, start=start)
         for last in (None, NOON - timedelta(minutes=5)):
             since = _since(FoundEntry(name="a", last_run_at=last), when, start)
-            assert taken(definition, last_run_at=last, since=since).state.tick == ms_of_datetime(
-                start
-            )
+            assert taken(
+                definition, last_run_at=last, since=since
+            ).state.next_tick == ms_of_datetime(start)
 
 
 def test_a_moment_that_has_passed_unseen_is_caught_up() -> None:
@@ -326,7 +326,7 @@ def test_what_is_due_otherwise_in_code_than_in_a_list_is_due_from_now_on() -> No
     hourly_now = entry_of(crontab(0), start=PAST, source=source)
     found, counts = listed_again(monthly, NOON - timedelta(minutes=10), hourly_now)
 
-    assert begin_from(found, counts, NOON_MS, UTC).state.tick == NOON_MS + HOUR
+    assert begin_from(found, counts, NOON_MS, UTC).state.next_tick == NOON_MS + HOUR
 
 
 def test_what_ran_since_a_list_does_not_run_again() -> None:
@@ -334,7 +334,7 @@ def test_what_ran_since_a_list_does_not_run_again() -> None:
     found, counts = listed_again(given, NOON - timedelta(minutes=150))
     found = replace(found, last_run_at=NOON)
 
-    assert begin_from(found, counts, NOON_MS, UTC).state.tick == NOON_MS + HOUR
+    assert begin_from(found, counts, NOON_MS, UTC).state.next_tick == NOON_MS + HOUR
 
 
 @pytest.mark.parametrize(

@@ -37,9 +37,9 @@ from tests.support.periodic import (
 def expected(entry: Periodic, now: int, step: int) -> Firing | None:
     """Return what a look at an interval has to find, by going through all its ticks."""
     its, old = entry.definition, entry.state
-    assert old.tick is not None
+    assert old.next_tick is not None
     until = now if its.overlap in ("skip", "queue_one") else now + TICK_AHEAD_MS
-    if old.tick > until:
+    if old.next_tick > until:
         return None
 
     def following(count: int) -> int | None:
@@ -47,7 +47,7 @@ def expected(entry: Periodic, now: int, step: int) -> Firing | None:
         over = its.end is not None and datetime_of_ms(tick) > its.end
         return None if over or (its.max_runs is not None and count >= its.max_runs) else tick
 
-    ticks = range(old.tick, until + 1, step)
+    ticks = range(old.next_tick, until + 1, step)
     due = [tick for tick in ticks if its.end is None or datetime_of_ms(tick) <= its.end]
     if not due:
         return firing_of(entry, now, (), None)
@@ -93,7 +93,7 @@ def test_a_look_schedules_what_is_due_and_of_what_was_missed_what_catch_up_says(
                 (0, 1, 9),
                 (-TICK_AHEAD_MS - 1, -TICK_AHEAD_MS, -1, 0, 1, GRACE_MS, GRACE_MS + 1),
             ):
-                before = state(entry, tick=first, count=count, manual_runs=5, status="on")
+                before = state(entry, next_tick=first, count=count, manual_runs=5, status="on")
                 now = first + ticks * step + ms
                 assert fire(before, now, UTC) == expected(before, now, step), (before, now)
 
@@ -122,7 +122,7 @@ def test_with_all_caught_up_each_tick_is_scheduled_once_and_in_order(
 def test_a_crontab_is_caught_up_as_upcoming_foretold(gaps: list[int]) -> None:
     # Through the night in which clocks are set forward.
     entry = begun(crontab(30, "2,14"), catch_up="all", timezone="Europe/Berlin")
-    entry = state(entry, tick=NOON_MS + 26 * DAY + 90 * MINUTE)
+    entry = state(entry, next_tick=NOON_MS + 26 * DAY + 90 * MINUTE)
     foretold = upcoming(entry, 100, UTC)
 
     looks = walk(entry, [26 * DAY, *gaps])
@@ -175,7 +175,7 @@ def test_of_a_long_gap_the_last_ticks_run(
         ticks,
         replace(
             entry.state,
-            tick=now + TICK_AHEAD_MS + SECOND,
+            next_tick=now + TICK_AHEAD_MS + SECOND,
             last_tick=now + TICK_AHEAD_MS,
             count=len(ticks),
         ),

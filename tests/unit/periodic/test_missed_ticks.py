@@ -31,8 +31,8 @@ def test_a_tick_of_a_crontab_that_is_later_than_the_deadline_does_not_run(
 
     assert firing is not None
     assert firing.ticks == tuple(NOON_MS + tick for tick in ticks)
-    assert firing.then.tick is not None
-    assert firing.then.tick > NOON_MS + HOUR + late
+    assert firing.then.next_tick is not None
+    assert firing.then.next_tick > NOON_MS + HOUR + late
 
 
 @pytest.mark.parametrize(

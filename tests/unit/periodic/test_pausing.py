@@ -45,11 +45,11 @@ def test_ticks_that_a_pause_withdraws_do_not_count_and_the_last_ones_come_again(
     paused = pause(entry, unfired)
 
     assert paused.state == replace(
-        entry.state, tick=None, last_tick=last, count=len(stay), status="paused"
+        entry.state, next_tick=None, last_tick=last, count=len(stay), status="paused"
     )
     assert pause(pause(entry), unfired) == paused, "corrected after it"
     following = None if len(stay) == max_runs else (last or NOON_MS) + 500
-    assert resume(paused, NOON_MS + 100, UTC).state.tick == following
+    assert resume(paused, NOON_MS + 100, UTC).state.next_tick == following
 
 
 def test_the_last_tick_of_what_is_paused_may_be_its_start() -> None:
@@ -70,11 +70,11 @@ def test_another_interval_goes_on_from_the_last_tick_after_a_pause() -> None:
 
 def test_what_is_asked_for_its_ticks_and_never_ran_has_no_last_one() -> None:
     entry = begun(steps(10))
-    tick = entry.state.tick
+    tick = entry.state.next_tick
     assert tick is not None
 
     assert pause(fired(entry, tick - TICK_AHEAD_MS), [tick]).state == replace(
-        entry.state, tick=None, status="paused"
+        entry.state, next_tick=None, status="paused"
     )
 
 
@@ -100,14 +100,14 @@ def test_what_is_resumed_goes_on_in_its_phase_and_catches_nothing_up(
     (now_ms, tick_ms) = seconds(now, tick)
 
     assert resume(entry, now_ms, UTC) == replace(
-        entry, state=replace(entry.state, tick=tick_ms, status="on")
+        entry, state=replace(entry.state, next_tick=tick_ms, status="on")
     )
 
 
 def test_what_was_scheduled_ahead_is_not_scheduled_again_when_resumed() -> None:
     entry = pause(fired(begun(10), NOON_MS + 8_000))
 
-    assert resume(entry, NOON_MS + 8_500, UTC).state.tick == NOON_MS + 20_000
+    assert resume(entry, NOON_MS + 8_500, UTC).state.next_tick == NOON_MS + 20_000
 
 
 @pytest.mark.parametrize(
@@ -121,10 +121,10 @@ def test_what_was_scheduled_ahead_is_not_scheduled_again_when_resumed() -> None:
 def test_what_has_no_tick_left_has_ended_when_it_is_resumed(entry: Periodic, now: float) -> None:
     resumed = resume(pause(entry), seconds(now)[0], UTC)
 
-    assert resumed == replace(entry, state=replace(entry.state, tick=None, status="ended"))
+    assert resumed == replace(entry, state=replace(entry.state, next_tick=None, status="ended"))
 
 
 def test_what_is_resumed_before_its_start_waits_for_it() -> None:
     entry = pause(begun(crontab(0), start=NOON + timedelta(hours=5)))
 
-    assert resume(entry, NOON_MS, UTC).state.tick == NOON_MS + 5 * HOUR
+    assert resume(entry, NOON_MS, UTC).state.next_tick == NOON_MS + 5 * HOUR

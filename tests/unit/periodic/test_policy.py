@@ -75,7 +75,7 @@ def test_a_new_entry_waits_for_its_first_tick(
     definition: Definition, anchor: int, tick: int
 ) -> None:
     expected = PeriodicState(
-        definition_hash=definition_hash_of(definition), anchor=anchor, tick=tick
+        definition_hash=definition_hash_of(definition), anchor=anchor, next_tick=tick
     )
     assert begin(definition, NOON_MS, UTC) == Periodic(definition, expected)
 
@@ -104,14 +104,14 @@ def test_times_of_day_are_by_the_wall_clock_of_the_entry_or_else_of_the_app() ->
     entry = begin(defined(at_three), NOON_MS, BERLIN)
     firing = looked(entry, first, BERLIN)
 
-    assert begin(defined(at_three), NOON_MS, UTC).state.tick == NOON_MS + 3 * HOUR
+    assert begin(defined(at_three), NOON_MS, UTC).state.next_tick == NOON_MS + 3 * HOUR
     tokyo = defined(at_three, timezone="Asia/Tokyo")
-    assert begin(tokyo, NOON_MS, BERLIN).state.tick == NOON_MS + 18 * HOUR
-    assert (entry.state.tick, firing.ticks, firing.then.tick) == (first, (first,), second)
+    assert begin(tokyo, NOON_MS, BERLIN).state.next_tick == NOON_MS + 18 * HOUR
+    assert (entry.state.next_tick, firing.ticks, firing.then.next_tick) == (first, (first,), second)
     assert upcoming(entry, 2, BERLIN) == [first, second]
     assert ahead_of(state(entry, last_tick=first), BERLIN) == [first]
-    assert change(begun(10), defined(at_three), NOON_MS, BERLIN).state.tick == first
-    assert resume(pause(entry), NOON_MS, BERLIN).state.tick == first
+    assert change(begun(10), defined(at_three), NOON_MS, BERLIN).state.next_tick == first
+    assert resume(pause(entry), NOON_MS, BERLIN).state.next_tick == first
     assert pause(state(entry, last_tick=second, count=2), [second], BERLIN).state.last_tick == first
 
 
@@ -202,7 +202,9 @@ def test_the_task_of_a_tick_is_named_after_it() -> None:
 
 
 @pytest.mark.parametrize("overlap", ["allow", "skip", "queue_one"])
-@pytest.mark.parametrize("entry", [pause(begun(10)), state(begun(10), tick=None, status="ended")])
+@pytest.mark.parametrize(
+    "entry", [pause(begun(10)), state(begun(10), next_tick=None, status="ended")]
+)
 def test_nothing_is_fired_of_an_entry_that_does_not_go_on(entry: Periodic, overlap: Any) -> None:
     entry = replace(entry, definition=replace(entry.definition, overlap=overlap))
 
@@ -283,7 +285,7 @@ def test_all_ticks_ahead_are_known_however_many_they_are() -> None:
 @pytest.mark.parametrize("every", [steps(10), solar("sunrise", 52.5, 13.4)], ids=["own", "solar"])
 def test_the_tick_ahead_is_known_of_what_is_asked_for_it(every: BaseSchedule) -> None:
     entry = begun(every)
-    tick = entry.state.tick
+    tick = entry.state.next_tick
     assert tick is not None
 
     assert ahead_of(fired(entry, tick - TICK_AHEAD_MS), UTC) == [tick]

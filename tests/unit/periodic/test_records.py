@@ -87,7 +87,7 @@ standings = st.builds(
     PeriodicState,
     definition_hash=st.text("0123456789abcdef", min_size=12, max_size=12),
     anchor=instants,
-    tick=st.none() | instants,
+    next_tick=st.none() | instants,
     last_tick=st.none() | instants,
     count=st.integers(0, 10**20),
     status=st.sampled_from(["on", "paused", "ended"]),
@@ -150,7 +150,7 @@ def test_a_line_of_another_kind_is_refused(line: str) -> None:
 
 def test_the_line_that_is_refused_otherwise_is_read() -> None:
     assert PeriodicState.read(LINE) == PeriodicState(
-        definition_hash="abc", anchor=5, tick=6, last_tick=7, count=8, status="on"
+        definition_hash="abc", anchor=5, next_tick=6, last_tick=7, count=8, status="on"
     )
 
 
