@@ -8,7 +8,7 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-#: Most bytes of messages in one call, as in ``include/room.lua``: other clients wait meanwhile.
+#: Most bytes of messages in one call, as in ``include/byte_limit.lua``. Other clients wait for it.
 MAX_CALL_BYTES = 1_000_000
 
 

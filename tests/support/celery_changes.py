@@ -218,13 +218,13 @@ def main() -> None:
     found["POOL CONSUMER"] = step.differences()
 
     seen_of |= differing(install.TASK, task=app.tasks["again"])
-    seen_of |= differing(install.CHANGES, app=app, task=task, **worker.objects())
+    seen_of |= differing(install.CHANGES, app=app, task=task, **worker.changed_objects())
     found["seen"] = seen_of
 
-    undo((*install.CONSUMER, *install.LOOP), **worker.objects())
-    undo(install.POOL, **worker.objects())
+    undo((*install.CONSUMER, *install.LOOP), **worker.changed_objects())
+    undo(install.POOL, **worker.changed_objects())
     found["undone pool"] = step.differences()
-    undo((*install.WORKER, *install.EXTENDED_WORKER), **worker.objects())
+    undo((*install.WORKER, *install.EXTENDED_WORKER), **worker.changed_objects())
     for each in app.tasks.values():
         undo((*install.TASK, *install.REQUEST), task=each)
     undo(install.APP, app=app)

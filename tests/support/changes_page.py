@@ -71,23 +71,23 @@ def page() -> str:
 
 def _of_promise(promise: Promise) -> str:
     lines = [f"## {promise.value.rstrip('.')}\n"]
-    lines.append("| changed | when | why | by | upstream |")
+    lines.append("| changed | when | without the change | by | upstream |")
     lines.append("| --- | --- | --- | --- | --- |")
     for moment, changes in MOMENTS.items():
         for each in changes:
             if each.promise is promise:
-                cells = _target(each), moment, each.why, f"`{_maker(each)}`", each.upstream
+                cells = _target(each), moment, each.without, f"`{_maker(each)}`", each.upstream
                 lines.append(_line(cells))
     return "\n".join(lines) + "\n"
 
 
 def _of_groups(groups: Iterable[Group]) -> Iterator[str]:
-    yield "| group | changed | why | upstream |"
+    yield "| group | changed | without the change | upstream |"
     yield "| --- | --- | --- | --- |"
     for group in groups:
         changes = (*group.process, *group.worker)
         targets = "<br>".join(map(_target, changes))
-        reasons = "<br>".join(dict.fromkeys(each.why for each in changes))
+        reasons = "<br>".join(dict.fromkeys(each.without for each in changes))
         yield _line((f"`{group.name}`", targets, reasons, group.upstream))
 
 

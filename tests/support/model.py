@@ -329,7 +329,7 @@ class QueueModel(DeadLetterModel):
         count = count._replace(reclaimed=count.reclaimed + 1)
         if most and count.reclaimed > most and one.alone:
             self.forget(self.running, message)
-            reason = f"its worker died {count.reclaimed} times, the last time with nothing else"
+            reason = f"its worker died {count.reclaimed} times, the last time with no other message"
             details = {"worker": who, "deliveries": sum(count)}
             self._add_dead_letter(message, reason, _id(message), json.dumps(details).encode())
             return "dead_lettered"

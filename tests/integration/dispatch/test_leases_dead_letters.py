@@ -170,7 +170,7 @@ def test_a_task_that_kills_its_worker_is_delivered_alone_before_it_becomes_a_dea
         lambda: leases.client.llen("log") == 7 and not leases.leased_ids(), what="all is done"
     )
 
-    reason = "its worker died 3 times, the last time with nothing else"
+    reason = "its worker died 3 times, the last time with no other message"
     assert reasons(leases.delayq) == {sent: reason}
     deaths = [seen for id, *seen in leases.runs("id", "deliveries", "held") if id == "killer"]
     assert [(n, beside > 1) for n, beside in deaths] == [(1, True), (2, True), (3, False)]

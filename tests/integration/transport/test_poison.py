@@ -315,7 +315,7 @@ def test_what_ends_each_worker_is_a_dead_letter_in_the_end_and_its_neighbours_ru
     assert ended == 3
     scene.run_all(pool, delayq={"max_deliveries": 2})
 
-    reason = "its worker died 3 times, the last time with nothing else"
+    reason = "its worker died 3 times, the last time with no other message"
     assert scene.dead_letters() == {poison: reason}
     assert set(scene.ran()) == set(map(id_of, neighbours))
     assert not scene.client.exists("{celery}:deliveries", "{celery}:quarantined")

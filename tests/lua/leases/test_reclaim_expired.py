@@ -265,7 +265,7 @@ def test_a_message_that_is_held_too_often_is_a_quarantined_and_then_dead(store: 
     assert reclaimed == [(1, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1)]
     assert set(store.state()) == {"{q}:dead", "{q}:dead_at"}
     [dead_letter] = store.dead_letters.all(QUEUE)
-    assert dead_letter.reason == "its worker died 4 times, the last time with nothing else"
+    assert dead_letter.reason == "its worker died 4 times, the last time with no other message"
     assert dead_letter.message == b"deadly"
     assert dead_letter.details == b'{"worker": "me", "deliveries": 4}'
     assert abs(dead_letter.died_ms - store.now_ms()) < 5000

@@ -143,7 +143,7 @@ def test_what_was_held_too_often_when_its_worker_died_is_delivered_alone_and_the
     assert store.state()["{q}:deliveries"] == counts(b"innocent", b"2 0 0")
     [dead_letter] = store.dead_letters.all(QUEUE)
     assert dead_letter.message == b"deadly"
-    assert dead_letter.reason == "its worker died 3 times, the last time with nothing else"
+    assert dead_letter.reason == "its worker died 3 times, the last time with no other message"
     assert dead_letter.details == b'{"worker": "me", "deliveries": 3}'
 
 

@@ -14,7 +14,7 @@
 -- Repeat   the same, for a minute
 -- Roles    worker
 -- @include types
--- @include room
+-- @include byte_limit
 -- @include record
 -- @include tracking
 -- @include totals

@@ -11,7 +11,7 @@
 --          worker id
 -- Repeat   reads only
 -- Roles    worker
--- @include room
+-- @include byte_limit
 -- @include record
 -- @include tracking
 -- @include find
@@ -19,7 +19,7 @@
 names_left = tonumber(ARGV.most_names)
 local reply, from = {0, '['}, ARGV.start
 for i = FIRST.ids, #ARGV do
-  if i > 3 and (names_left <= 0 or room <= 0) then
+  if i > 3 and (names_left <= 0 or bytes_left <= 0) then
     break
   end
   local found, more = find_some(ARGV[i], from)

@@ -13,21 +13,21 @@
 -- @include idempotent_reply
 
 return answer_once(KEYS.answer, function()
-  local clock = now_us()
+  local time_us = now_us()
   local changed
   -- Pausing helps when a server is full, so the server must accept it: see dispatch/promote.lua.
   redis.call('ZREM', KEYS.next_due, '')
   if ARGV.pauses == '1' then
-    changed = redis.call('HSETNX', KEYS.control, ARGV.field, string.format('%.0f', to_ms(clock)))
+    changed = redis.call('HSETNX', KEYS.control, ARGV.field, string.format('%.0f', to_ms(time_us)))
   else
     changed = redis.call('HDEL', KEYS.control, ARGV.field)
     for i = FIRST.queues, #ARGV do
       -- The next-due index has only queues with scheduled entries.
       if redis.call('EXISTS', KEYS[i + (FIRST.due_of_queues - FIRST.queues)]) == 1 then
-        redis.call('ZADD', KEYS.next_due, 'LT', to_ms(clock), ARGV[i])
+        redis.call('ZADD', KEYS.next_due, 'LT', to_ms(time_us), ARGV[i])
       end
       -- The hint also wakes workers, which take ready messages.
-      hint_look(ARGV.wake_channel, ARGV[i], to_ms(clock), clock)
+      hint_look(ARGV.wake_channel, ARGV[i], to_ms(time_us), time_us)
     end
   end
   if changed == 1 then

@@ -15,7 +15,7 @@
 -- Roles    operator
 -- @include clock
 -- @include types
--- @include room
+-- @include byte_limit
 -- @include record
 -- @include tracking
 -- @include entry_store
@@ -26,21 +26,21 @@
 
 return answer_once(KEYS.answer, function()
   expect_state()
-  local clock = now_us()
+  local time_us = now_us()
   local moves = {KEYS.readers, KEYS.moved, KEYS.moved_before}
   -- Nothing is added, so a full server must accept the script: see dispatch/promote.lua.
   redis.call('ZREM', KEYS.next_due, '')
-  begin_moves(moves, clock)
+  begin_moves(moves, time_us)
 
   local function move(name, score, data, i)
-    local due = due_of_text(ARGV[i + 1], clock)
-    if due <= to_ms(clock) then
+    local due = due_of_text(ARGV[i + 1], time_us)
+    if due <= to_ms(time_us) then
       return 'p'
     end
     local _, _, task = read_record(data)
     note_move(moves, name, score, task)
     move_entry(name, score, due, task)
-    plan_look(KEYS.next_due, ARGV.queue, due, clock, ARGV.wake_channel)
+    plan_look(KEYS.next_due, ARGV.queue, due, time_us, ARGV.wake_channel)
   end
 
   return change_found(FIRST.new_dues, 3, ARGV.most_names, ARGV.start, move)

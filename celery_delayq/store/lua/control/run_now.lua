@@ -17,7 +17,7 @@
 -- Roles    operator
 -- @include clock
 -- @include types
--- @include room
+-- @include byte_limit
 -- @include record
 -- @include tracking
 -- @include totals
@@ -28,14 +28,14 @@
 -- @include find
 
 return answer_once(KEYS.answer, function()
-  local clock = now_us()
+  local time_us = now_us()
   local moves = {KEYS.readers, KEYS.moved, KEYS.moved_before}
   local list_of = lists_by_step({select(FIRST.ready_lists, unpack(KEYS))},
     {select(FIRST.steps_and_entries, unpack(ARGV))})
   expect_state()
   -- Moving frees memory, so a full server must accept the script: see dispatch/promote.lua.
   redis.call('ZREM', KEYS.next_due, '')
-  begin_moves(moves, clock)
+  begin_moves(moves, time_us)
   -- No entry of a paused queue or task is started.
   local queue_paused = redis.call('HEXISTS', KEYS.control, 'q' .. ARGV.queue) == 1
 
@@ -49,10 +49,10 @@ return answer_once(KEYS.answer, function()
     local priority, _, task, start = read_record(data)
     if not priority or is_paused(task) then
       -- dispatch/promote.lua handles this entry.
-      local due = to_ms(clock)
+      local due = to_ms(time_us)
       note_move(moves, name, score, task)
       move_entry(name, score, due, task)
-      plan_look(KEYS.next_due, ARGV.queue, due, clock, ARGV.wake_channel)
+      plan_look(KEYS.next_due, ARGV.queue, due, time_us, ARGV.wake_channel)
       return
     end
     redis.call('RPUSH', list_of[priority] or KEYS[FIRST.ready_lists], message_in(data, start))
@@ -60,7 +60,7 @@ return answer_once(KEYS.answer, function()
     moved = moved + 1
     local id, message_id, unique = take_entry(name, score, data)
     if id then
-      track_message(READY_INDEX, id, message_id, tracking_text(to_ms(clock), unique, task))
+      track_message(READY_INDEX, id, message_id, tracking_text(to_ms(time_us), unique, task))
       release_key(unique, id, message_id)
     end
   end

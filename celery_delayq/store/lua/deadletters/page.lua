@@ -11,14 +11,14 @@
 -- Repeat   reads only
 -- Roles    worker
 -- @include record
--- @include room
+-- @include byte_limit
 -- @include ranks
 
 local found, more = members_between(KEYS.dead_at, ARGV.first_ms, ARGV.last_ms, ARGV.after_id,
   tonumber(ARGV.most_dead_letters))
 local sizes, parts = {}, {}
 for i = 1, #found, 2 do
-  if room <= 0 then
+  if bytes_left <= 0 then
     more = true
     break
   end
@@ -26,6 +26,6 @@ for i = 1, #found, 2 do
   local data = redis.call('HGET', KEYS.dead, id)
   sizes[#sizes + 1] = #id .. ' ' .. (data and #data or -1) .. ' ' .. #found[i + 1]
   parts[#parts + 1] = id .. (data or '') .. found[i + 1]
-  take_room(data and #data or 0)
+  take_bytes(data and #data or 0)
 end
 return {more and '1' or '0', table.concat(sizes, ' '), table.concat(parts)}

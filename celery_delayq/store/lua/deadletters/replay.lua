@@ -26,10 +26,10 @@
 -- @include idempotent_reply
 
 return answer_once(KEYS.answer, function()
-  local clock = now_us()
-  local now = to_ms(clock)
+  local time_us = now_us()
+  local now = to_ms(time_us)
   expect_types(FIRST.dead, 'hash', 'zset')
-  begin_batch(clock, 0, KEYS.wake, FIRST.ready_lists)
+  begin_batch(time_us, 0, KEYS.wake, FIRST.ready_lists)
   -- Memory use stays, so a full server must accept the script: see dispatch/promote.lua.
   redis.call('ZREM', KEYS.dead_at, '')
 
@@ -38,7 +38,7 @@ return answer_once(KEYS.answer, function()
     local id = ARGV[i]
     local state = dead_letter_state(KEYS.dead, KEYS.dead_at, id, ARGV[i + 1])
     if state == 'd' then
-      local due, list = due_of_text(ARGV[i + 3], clock), KEYS[tonumber(ARGV[i + 4])]
+      local due, list = due_of_text(ARGV[i + 3], time_us), KEYS[tonumber(ARGV[i + 4])]
       local data, policy = ARGV[i + 5], ARGV[i + 6]
       if due <= now and policy == '' then
         -- The message is new, so no other can be the same message.

@@ -17,7 +17,7 @@
 -- Roles    operator
 -- @include types
 -- @include record
--- @include room
+-- @include byte_limit
 -- @include ranks
 -- @include wake
 -- @include totals
@@ -134,14 +134,14 @@ return answer_once(KEYS.answer, function()
   local replayed_in_place, sizes, left, last = {}, {}, {}, ARGV.first_ms
   local ready, tail = {}, string.sub(ARGV.tag_characters, 5)
   for i = 1, #found, 2 do
-    if room <= 0 then
+    if bytes_left <= 0 then
       more = true
       break
     end
     local id = found[i]
     last = found[i + 1]
     local dead_letter = redis.call('HGET', KEYS.dead, id) or ''
-    take_room(#dead_letter)
+    take_bytes(#dead_letter)
     local message, priority = edit_for_replay(dead_letter, string.format('%04x', i) .. tail)
     if message then
       local list = list_of(priority)

@@ -1,9 +1,10 @@
--- Return the queue to look at next and the time, advance lease time, return queues with ended
--- leases.
+-- Return the queue to look at next, and queues with ended leases. A dispatcher calls it before it
+-- sleeps.
 --
--- If nothing is due, the script notes that dispatchers are up to date. The dispatcher on duty
--- publishes its call to the others, with '1' if a dispatcher looks at the ready lists, else '0'.
--- After the clock was set back, every queue gets a look now: each call plans a portion of them.
+-- The call advances lease time, and takes or keeps the duty of the fleet. If nothing is due, the
+-- script notes that dispatchers are up to date. The dispatcher on duty publishes its call to the
+-- others, with '1' if a dispatcher looks at the ready lists, else '0'. After the clock was set back,
+-- every queue gets a look now: each call plans a portion of them.
 --
 -- KEYS     next_due  lease_ends  clock  queues
 -- ARGV     max_gap_ms: longest gap between two calls for which lease time goes on (ms); over a
@@ -25,7 +26,7 @@
 -- @include lease
 -- @include dispatch/duty
 
--- Longest time without a call (ms) after which no tick counts as missed.
+-- If no dispatcher calls for longer than this (ms), ticks that are due meanwhile count as missed.
 local AWAY_MS = 2000
 
 -- Who looks at the ready lists. Any dispatcher may, not only the one on duty.

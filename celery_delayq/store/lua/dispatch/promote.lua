@@ -2,8 +2,8 @@
 --
 -- A due entry of a paused task becomes paused and due, and is promoted after the task is resumed.
 -- No entry of a paused queue is moved. leases/acquire.lua drops messages that are later than
--- skip_after. A tick of a periodic entry is dropped if no dispatcher ran when it was due, and it is
--- too late to catch it up.
+-- skip_after. A tick of a periodic entry is dropped if no dispatcher ran at its due time, and its
+-- time to catch up is over.
 --
 -- KEYS     due  entries  tasks  paused_due  unique  duplicate_ids  ready_index  leased_index
 --          totals  next_due  dead  dead_at  wake  control  pace  quarantined  clock  ready_lists…
@@ -21,7 +21,7 @@
 -- Roles    worker, dispatcher
 -- @include clock
 -- @include types
--- @include room
+-- @include byte_limit
 -- @include record
 -- @include tracking
 -- @include totals
@@ -32,8 +32,8 @@
 -- @include dispatch/duty
 
 local queue, limit = ARGV.queue, tonumber(ARGV.most_entries)
-local clock = now_us()
-local now = to_ms(clock)
+local time_us = now_us()
+local now = to_ms(time_us)
 
 local list_of, lists = {}, {}
 local other_queues_from = FIRST.steps_and_queues + #KEYS - FIRST.ready_lists + 1
@@ -45,7 +45,7 @@ end
 local queue_paused, revision = unpack(redis.call('HMGET', KEYS.control, 'q' .. queue, 'revision'))
 if queue_paused then
   redis.call('ZREM', KEYS.next_due, queue)
-  local reply = next_due_head(KEYS.next_due, clock, other_queues_from)
+  local reply = next_due_head(KEYS.next_due, time_us, other_queues_from)
   reply[4], reply[5], reply[6] = 0, 0, take_duty(KEYS.clock, ARGV.dispatcher, false, now)
   return reply
 end
@@ -60,16 +60,19 @@ local function is_paused(task)
   return paused[task]
 end
 
--- Put back entries that were paused and due and whose tasks were resumed. Returns whether there are
--- more, and how many were put back. A call looks at 100 tasks. If there are more, PACE has the
--- revision of the control and the place to go on from. The place is '' at the end: no call looks
--- again before the revision changes.
+-- Make paused entries of resumed tasks due again. Returns whether more may follow, and the number
+-- of entries.
+--
+-- One call checks 100 tasks. PACE keeps, as 'unpaused', the revision of the control and the place
+-- from which the next call goes on. At the end of all tasks the place is '': no call checks them
+-- again before the revision changes. If the first call of a revision reaches the end, it writes
+-- nothing: the next call checks these few tasks again.
 local function unpause(most)
   expect_all(FIRST.ready_lists, 'list')
-  local revision = string.format('%.0f', read_whole(revision) or 0)
-  local looked = redis.call('HGET', KEYS.pace, 'unpaused') or ''
-  local began, start = string.match(looked, '^(%d+) (.*)$')
-  if began ~= revision then
+  local current = string.format('%.0f', read_whole(revision) or 0)
+  local noted = redis.call('HGET', KEYS.pace, 'unpaused') or ''
+  local noted_revision, start = string.match(noted, '^(%d+) (.*)$')
+  if noted_revision ~= current then
     start = '-'
   elseif start == '' then
     return false, 0
@@ -78,8 +81,8 @@ local function unpause(most)
   while true do
     local first = redis.call('ZRANGEBYLEX', PAUSED_DUE, start, '+', 'LIMIT', 0, 1)[1]
     local task = first and string.match(first, '^[^%z]*')
-    if tasks == 0 or (not task and began == revision) then
-      redis.call('HSET', KEYS.pace, 'unpaused', revision .. ' ' .. (task and start or ''))
+    if tasks == 0 or (not task and noted_revision == current) then
+      redis.call('HSET', KEYS.pace, 'unpaused', current .. ' ' .. (task and start or ''))
     end
     if not task or left <= 0 or tasks == 0 then
       return task ~= nil, most - left
@@ -93,7 +96,8 @@ local function unpause(most)
       for _, member in ipairs(batch) do
         local due, name = string.match(member, '^[^%z]*%z(%d+)%z(.*)$')
         if tonumber(due) > now and redis.call('ZSCORE', DUE, name) then
-          move_entry(name, due + PAUSED_OFFSET, now, task) -- it was due before the clock was set back
+          -- The entry was due before the clock was set back.
+          move_entry(name, due + PAUSED_OFFSET, now, task)
         else
           redis.call('ZADD', DUE, 'XX', due, name)
           redis.call('ZREM', PAUSED_DUE, member)
@@ -139,7 +143,7 @@ end
 -- Putting back an entry is half of the work of promoting it.
 limit = limit - math.floor(put_back / 2)
 local allowed, look_at_ms = promotable_count(KEYS.pace, lists, limit, tonumber(ARGV.max_rate),
-  tonumber(ARGV.max_ready), clock)
+  tonumber(ARGV.max_ready), time_us)
 local due = redis.call('ZRANGEBYSCORE', DUE, '-inf', now, 'WITHSCORES', 'LIMIT', 0, limit)
 local names, scores = {}, {}
 for i = 1, #due, 2 do
@@ -152,11 +156,11 @@ local messages, members, gone_names, labels, unreadable, paused_due, missed = {}
   {}, {}
 local moved = 0
 for i, name in ipairs(names) do
-  if room <= 0 then
+  if bytes_left <= 0 then
     break
   end
   local data = redis.call('HGET', ENTRIES, name)
-  take_room(data and #data or 0)
+  take_bytes(data and #data or 0)
   local priority, _, task, start = read_record(data)
   local id, message_id, skip, unique
   if priority then
@@ -168,6 +172,7 @@ for i, name in ipairs(names) do
     gone_names[#gone_names + 1] = name
   elseif is_paused(task) then
     paused_due[#paused_due + 1] = {scores[i], name, task}
+  -- Of a tick, skip is negative: after so long (ms) it is too late to catch the tick up.
   elseif id and skip < 0 and now - scores[i] > -skip and was_missed(scores[i]) then
     missed[#missed + 1] = {name, scores[i], data}
   elseif moved < allowed then
@@ -221,7 +226,7 @@ end
 count_promoted(KEYS.pace, moved, tonumber(ARGV.max_rate))
 add_total(TOTALS, 'promoted', moved)
 add_total(TOTALS, 'dead:corrupt', #unreadable)
-add_total(TOTALS, 'cancelled', #missed)
+add_total(TOTALS, 'cancelled', #missed) -- a missed tick ends without a run, as a cancelled task
 if ARGV.notes_dispatcher == '1' then
   redis.call('HSET', KEYS.clock, 'dispatched', now)
 end
@@ -240,7 +245,7 @@ if more_paused_due then
 elseif look_at_ms and moved == allowed then
   redis.call('ZADD', KEYS.next_due, 'XX', 'GT', look_at_ms, queue)
 end
-local reply = next_due_head(KEYS.next_due, clock, other_queues_from)
+local reply = next_due_head(KEYS.next_due, time_us, other_queues_from)
 reply[4], reply[5], reply[6] = moved, #unreadable,
   take_duty(KEYS.clock, ARGV.dispatcher, moved > 0, now)
 return reply

@@ -24,8 +24,8 @@ clear_batch_lists()
 -- Begin a batch. In KEYS, next_due and queues follow the keys of the state. 'most' is how many
 -- entries may be scheduled, 0 for no limit. The ready lists are the last KEYS, from 'first' on. If
 -- a message may have a unique key, KEYS has all ready lists.
-local function begin_batch(clock, most, marker, first)
-  batch.clock, batch.now = clock, to_ms(clock)
+local function begin_batch(time_us, most, marker, first)
+  batch.time_us, batch.now = time_us, to_ms(time_us)
   batch.marker, batch.lists = marker, {select(first, unpack(KEYS))}
   batch.tracked = expect_state()
   expect_types(FIRST.next_due, 'zset', 'hash')
@@ -172,7 +172,7 @@ local function end_batch(next_due, queues, queue, layout, channel, counted)
   end
   add_total(TOTALS, 'replaced', batch.replaced)
   if batch.first < math.huge then
-    register_due(next_due, queues, queue, layout, batch.first, batch.clock, channel)
+    register_due(next_due, queues, queue, layout, batch.first, batch.time_us, channel)
   elseif batch.ready > 0 then
     -- Commands find messages by id only in registered queues.
     redis.call('HSETNX', queues, queue, layout)

@@ -6,7 +6,7 @@
 -- Expects  tracking: ENTRIES  READY_INDEX  LEASED_INDEX  read_tracked  has_duplicate_ids
 --            duplicate_name  DUPLICATE_IDS  DUE
 --          record: read_record  is_before  due_at
---          room: take_room  room
+--          byte_limit: take_bytes  bytes_left
 
 -- Add the messages under a name to 'found': {name, state, value}. State is 's' scheduled (the value
 -- is the record), 'w' ready or 'r' leased. Skips cancelled messages. Returns the bytes of the
@@ -56,7 +56,7 @@ local function find_some(id, from)
   local alone = {}
   local first, message_id = string.match(id, '^([^%z]*)%z(.*)$')
   if first then
-    take_room(add_found(alone, message_id == '' and first or id))
+    take_bytes(add_found(alone, message_id == '' and first or id))
     return alone
   end
   local listed, most = {}, math.max(names_left, 1)
@@ -66,10 +66,10 @@ local function find_some(id, from)
     names_left = names_left - #listed
   end
   -- A message whose name is the id alone is sorted in among the others. Each call reads it, but
-  -- only the first call counts its bytes, so later calls have room for other messages.
+  -- only the first call counts its bytes, so later calls have bytes left for other messages.
   local bytes = add_found(alone, id)
   if from == '[' then
-    take_room(bytes)
+    take_bytes(bytes)
     if #listed == 0 then
       return alone
     end
@@ -77,14 +77,14 @@ local function find_some(id, from)
   alone = in_order(alone, from ~= '[' and string.sub(from, 2) or nil)
   local found, last = {}, nil
   for _, name in ipairs(listed) do
-    if last and room <= 0 then
+    if last and bytes_left <= 0 then
       return found, '(' .. last
     end
     last = string.sub(name, #id + 2)
     while alone[1] and not is_before(last, alone[1][4]) do
       found[#found + 1] = table.remove(alone, 1)
     end
-    take_room(add_found(found, name))
+    take_bytes(add_found(found, name))
   end
   if #listed == most then
     return found, '(' .. last
@@ -121,7 +121,7 @@ local function change_found(first, step, most, from, change, change_ready)
   names_left = tonumber(most)
   local codes = {}
   for i = first, #ARGV, step do
-    if i > first and (names_left <= 0 or room <= 0) then
+    if i > first and (names_left <= 0 or bytes_left <= 0) then
       break
     end
     local found, more = find_some(ARGV[i], i == first and from or '[')

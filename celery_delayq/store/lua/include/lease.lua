@@ -7,7 +7,8 @@
 --          dead_letter: add_dead_letter
 --          record: read_label
 
--- Lease time (ms): Redis' clock less the periods in which lease time stood still. Lease time stands
+-- Lease time (ms): Redis' clock less the periods in which lease time stood still ('stood', the sum
+-- of these periods; a clock that was set back makes it smaller). Lease time stands
 -- still while no dispatcher calls (an outage, a failover) and over jumps of the clock. So no lease
 -- ends only because Redis could not hear its process.
 --
@@ -57,9 +58,12 @@ local function write_deliveries(deliveries, digest, reclaimed, crashed, requeued
   redis.call('HSET', deliveries, digest, string.format('%d %d %d', reclaimed, crashed, requeued))
 end
 
--- Count the end of a process that had leased a message. Returns the message's next state: 'ready';
--- 'quarantined', to be delivered alone, since too many processes ended with the message; 'dead',
--- since the last process ended while it had no other message.
+-- Count the end of a process that had leased a message. Returns the message's next state. With most
+-- (max_deliveries) 5, which is the default:
+--
+-- 1st to 4th end    'ready'
+-- 5th end           'quarantined': the message will be delivered alone
+-- each later end    'quarantined' if the process had other messages too, else 'dead'
 local function count_death(message, mark, most, worker_id, deliveries, dead, dead_at)
   local digest = redis.sha1hex(message)
   local reclaimed, crashed, requeued = read_deliveries(redis.call('HGET', deliveries, digest))
@@ -68,7 +72,7 @@ local function count_death(message, mark, most, worker_id, deliveries, dead, dea
     redis.call('HDEL', deliveries, digest)
     forget_tracked(LEASED_INDEX, message)
     add_dead_letter(dead, dead_at, read_label(message) or digest, to_ms(now_us()), 0,
-      string.format('its worker died %d times, the last time with nothing else', reclaimed),
+      string.format('its worker died %d times, the last time with no other message', reclaimed),
         message,
       string.format('{"worker": "%s", "deliveries": %d}', worker_id,
         reclaimed + crashed + requeued))

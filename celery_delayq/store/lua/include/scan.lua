@@ -1,9 +1,9 @@
 -- Read a hash in pages.
 --
 -- Defines  scan_hash
--- Expects  room: count_to_read  take_read  room
+-- Expects  byte_limit: count_to_read  take_read  bytes_left
 
--- Read about 'most' fields of a hash from a cursor on, while there is room. Returns the next
+-- Read about 'most' fields of a hash from a cursor on, while bytes are left. Returns the next
 -- cursor, and each field followed by its value. A hash that was much larger before may give empty
 -- pages.
 local function scan_hash(key, cursor, most)
@@ -18,7 +18,7 @@ local function scan_hash(key, cursor, most)
       bytes = bytes + #page[2][i + 1]
     end
     take_read(#page[2] / 2, bytes)
-    if cursor == '0' or #found >= 2 * most or room <= 0 then
+    if cursor == '0' or #found >= 2 * most or bytes_left <= 0 then
       break
     end
   end

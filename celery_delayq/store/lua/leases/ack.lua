@@ -11,7 +11,7 @@
 -- Repeat   {0, number of fields done}
 -- Roles    worker
 -- @include types
--- @include room
+-- @include byte_limit
 -- @include record
 -- @include tracking
 -- @include totals
@@ -52,13 +52,13 @@ local done = is_tracking and math.min(#fields, 100) or #fields
 local looks_at_each = is_tracking or most > 0 or some_empty
 local acked = 0
 for i = 1, looks_at_each and done or 0 do
-  if room <= 0 then
+  if bytes_left <= 0 then
     done = i - 1
     break
   elseif is_tracking then
     local value = redis.call('HGET', KEYS.leased, fields[i])
     sizes[i] = value and #value or 0
-    take_room(sizes[i])
+    take_bytes(sizes[i])
     forget(value)
   else
     sizes[i] = redis.call('HSTRLEN', KEYS.leased, fields[i])

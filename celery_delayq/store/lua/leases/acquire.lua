@@ -17,19 +17,21 @@
 --          reports_not_run: '1' to lease messages that do not run too, since the process reports
 --            them, else '0'
 --          steps…: the priority steps of ready_lists
--- Returns  {place of the first ready list that is not empty, 0 for none;
---          '1' if the message is delivered alone, '2' if the process is to take nothing until it
---          has no message, else '0'; a '+' follows if stock producers have pushed messages;
---          the revision of what is paused and revoked, then the field of each message after a
---          space: '<request_number>:<place>[<mark>[<ms late>]][@<when ready, ms>]'
---          (include/tracking.lua has the marks);
---          the earlier deliveries of each message, after a comma, or '' if no delivery is counted;
---          then the messages}
+-- Returns  a list:
+--          1  the place of the first ready list that is not empty, 0 for none
+--          2  '1' if the message is delivered alone; '2' if the process must acknowledge or requeue
+--             all its messages before it takes another one; else '0'. A '+' follows if stock
+--             producers have pushed messages
+--          3  the revision of pauses and revokes. Then for each message a space and its field:
+--             '<request_number>:<place>[<mark>[<ms late>]][@<when ready, ms>]'
+--             (include/tracking.lua has the marks)
+--          4  for each message a comma and its earlier deliveries; '' if none are counted
+--          5  and all after it: the messages
 -- Repeat   returns the messages of the same request number that are still leased, and takes none
 -- Roles    worker
 -- @include clock
 -- @include types
--- @include room
+-- @include byte_limit
 -- @include record
 -- @include tracking
 -- @include totals
@@ -46,17 +48,19 @@ local reply = {0, '0', '', ''}
 
 -- Every check that may raise comes before the first move.
 local leased_of_queue = read_typed('hash', 'HLEN', KEYS.leased)
-local ended = tonumber(read_typed('zset', 'ZSCORE', KEYS.leases, worker_id) or 0)
+local lease_end = tonumber(read_typed('zset', 'ZSCORE', KEYS.leases, worker_id) or 0)
 -- Moving frees memory, so a full server must accept the script: see dispatch/promote.lua.
 read_typed('zset', 'ZREM', KEYS.lease_ends, '')
 local last_request_number = read_whole(read_typed('hash', 'HGET', KEYS.request_numbers, worker_id))
   or 0
 local revision, paused = unpack(read_typed('hash', 'HMGET', KEYS.control, 'revision', 'q' .. queue))
 local in_ready_index, untracked = read_typed('hash', 'HLEN', READY_INDEX), 0
-local has_ready = in_ready_index > 0
-local has_leased = read_typed('hash', 'HLEN', LEASED_INDEX) > 0
+local has_ready_index = in_ready_index > 0
+local has_leased_index = read_typed('hash', 'HLEN', LEASED_INDEX) > 0
 -- These keys mostly do not exist: one command finds out whether any exists.
-local has_deliveries, quarantined, below = false, 0, nil
+local has_deliveries, quarantined = false, 0
+-- While a dispatcher holds entries back: it goes on when fewer messages are ready (max_ready).
+local resume_below
 local rare = {
   UNIQUE, DUPLICATE_IDS, KEYS.deliveries, KEYS.quarantined, KEYS.pace, KEYS.dead, KEYS.dead_at,
   select(FIRST.ready_lists + 1, unpack(KEYS))}
@@ -64,9 +68,9 @@ local has_rare = redis.call('EXISTS', unpack(rare)) > 0
 if has_rare then
   has_deliveries = read_typed('hash', 'HLEN', KEYS.deliveries) > 0
   quarantined = read_typed('list', 'LLEN', KEYS.quarantined)
-  below = read_typed('hash', 'HGET', KEYS.pace, 'below')
+  resume_below = read_typed('hash', 'HGET', KEYS.pace, 'below')
 end
-if has_rare and (has_ready or has_leased) then
+if has_rare and (has_ready_index or has_leased_index) then
   expect_type(ENTRIES, 'hash')
   expect_type(UNIQUE, 'hash')
   expect_type(DUPLICATE_IDS, 'zset')
@@ -74,16 +78,17 @@ if has_rare and (has_ready or has_leased) then
 elseif not has_rare then
   duplicate_ids_there = false
 end
-if below then
+if resume_below then
   expect_type(KEYS.next_due, 'zset')
 end
+-- The ready lists after the first are among the rare keys: without rare keys they are empty.
 local ready, ready_count = {}, 0
 for i = FIRST.ready_lists, #KEYS do
   ready[i] = (has_rare or i == FIRST.ready_lists) and read_typed('list', 'LLEN', KEYS[i]) or 0
   ready_count = ready_count + ready[i]
 end
-local clock = now_us()
-local ends = lease_now(KEYS.clock, lease / 3, to_ms(clock)) + lease
+local time_us = now_us()
+local new_lease_end = lease_now(KEYS.clock, lease / 3, to_ms(time_us)) + lease
 
 local waiting_before = ready_count + quarantined
 local dropped = {}
@@ -104,7 +109,7 @@ local LATE = '!!!'
 
 -- The mark in the reply to the process.
 local function mark_for_process(mark, due)
-  return mark == LATE and string.format('%s%.0f', mark, to_ms(clock) - due) or mark
+  return mark == LATE and string.format('%s%.0f', mark, to_ms(time_us) - due) or mark
 end
 
 -- Whether another message has the id of a message that was just untracked. If so, the process gets
@@ -131,7 +136,7 @@ local function admit_message(message)
   local mark, due, rest, promoted, was_there = untrack_message(READY_INDEX, id, its_message_id,
     unique)
   untracked = untracked + (was_there and 1 or 0)
-  if mark == '' and skip > 0 and due > 0 and to_ms(clock) - due > skip then
+  if mark == '' and skip > 0 and due > 0 and to_ms(time_us) - due > skip then
     mark = LATE
   end
   if mark == '' or ARGV.reports_not_run == '1' and not has_other(id, its_message_id) then
@@ -142,8 +147,8 @@ local function admit_message(message)
     return promoted, mark_for_process(mark, due)
   end
   if mark == LATE then
-    add_dead_letter(KEYS.dead, KEYS.dead_at, id, to_ms(clock), due,
-      skip_reason(to_ms(clock), due, skip), message)
+    add_dead_letter(KEYS.dead, KEYS.dead_at, id, to_ms(time_us), due,
+      skip_reason(to_ms(time_us), due, skip), message)
   end
   dropped[mark] = (dropped[mark] or 0) + 1
   forget_tracked(READY_INDEX, message)
@@ -225,11 +230,11 @@ local function take_ready()
   end
   for i = FIRST.ready_lists, FIRST.ready_lists + list_count - 1 do
     for _ = 1, math.min(ready[i], limit - place) do
-      if room <= 0 then
+      if bytes_left <= 0 then
         break
       end
       local message = redis.call('RPOP', KEYS[i])
-      take_room(#message)
+      take_bytes(#message)
       ready[i] = ready[i] - 1
       ready_count = ready_count - 1
       local promoted, mark = admit_message(message)
@@ -264,9 +269,10 @@ add_total(TOTALS, 'dead:skipped', dropped[LATE] or 0)
 if #reply > 4 then
   redis.call('HSET', KEYS.request_numbers, worker_id,
     math.max(last_request_number, tonumber(request_number)))
-  if ended < ends then
+  if lease_end < new_lease_end then
     -- One hundredth longer, so that the next calls need not extend the lease.
-    extend_lease(KEYS.leases, KEYS.lease_ends, queue, worker_id, ends + math.floor(lease / 100))
+    extend_lease(KEYS.leases, KEYS.lease_ends, queue, worker_id,
+      new_lease_end + math.floor(lease / 100))
   end
 end
 if not paused then
@@ -286,8 +292,8 @@ if (in_ready_index > 0 and has_rare or in_ready_index > untracked) and ready_cou
   and quarantined == 0 then
   forget_waiting()
 end
-if below and ready_count < (read_whole(below) or 0) then
-  look_when_below(KEYS.pace, KEYS.next_due, queue, clock, ARGV.wake_channel)
+if resume_below and ready_count < (read_whole(resume_below) or 0) then
+  look_when_below(KEYS.pace, KEYS.next_due, queue, time_us, ARGV.wake_channel)
 end
 reply[3] = string.format('%.0f', read_whole(revision) or 0) .. table.concat(reply_fields)
 reply[4] = table.concat(reply_counts)

@@ -15,7 +15,7 @@
 -- Roles    worker, dispatcher
 -- @include clock
 -- @include types
--- @include room
+-- @include byte_limit
 -- @include record
 -- @include tracking
 -- @include totals
@@ -77,10 +77,10 @@ if ends and tonumber(ends) <= lease_now(KEYS.clock, ARGV.max_gap_ms) then
   for i = 1, math.min(#order, tonumber(ARGV.most_messages)) do
     local field = order[i][3]
     local value = redis.call('HGET', KEYS.leased, field)
-    take_room(#value)
+    take_bytes(#value)
     take_back(value)
     redis.call('HDEL', KEYS.leased, field)
-    if room <= 0 then
+    if bytes_left <= 0 then
       break
     end
   end

@@ -8,7 +8,7 @@
 -- Roles    operator
 -- @include clock
 -- @include types
--- @include room
+-- @include byte_limit
 -- @include lease
 -- @include wake
 -- @include dead_letter
@@ -45,7 +45,7 @@ repeat
   end
   take_read(#items, bytes)
   left = left - #items
-until #items == 0 or left == 0 or room <= 0
+until #items == 0 or left == 0 or bytes_left <= 0
 if moved > 0 then
   wake_consumers(KEYS.wake)
 end

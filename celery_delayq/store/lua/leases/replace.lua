@@ -41,9 +41,9 @@
 -- @include lease
 -- @include history
 
-local clock = now_us()
-local now = to_ms(clock)
-local id, due, data, field = ARGV.id, due_of_text(ARGV.due_text, clock), ARGV.record, ARGV.field
+local time_us = now_us()
+local now = to_ms(time_us)
+local id, due, data, field = ARGV.id, due_of_text(ARGV.due_text, time_us), ARGV.record, ARGV.field
 local _, message_id, task, start = read_record(data)
 -- The length shows whether the process has the message. Reading a large message takes long.
 if redis.call('HSTRLEN', KEYS.leased, field) == 0 then
@@ -86,7 +86,7 @@ if plan.what == 'superseded' then
   state, stored = plan.what, false
 elseif due > now or ARGV.when_due == 'keep' then
   stored = put_entry(id, due, data, message_id, task)
-  register_due(KEYS.next_due, KEYS.queues, ARGV.queue, ARGV.layout, due, clock, ARGV.wake_channel)
+  register_due(KEYS.next_due, KEYS.queues, ARGV.queue, ARGV.layout, due, time_us, ARGV.wake_channel)
   state = 'scheduled'
 else
   put_ready(KEYS.ready_list, KEYS.wake, due, now, data, task, start)

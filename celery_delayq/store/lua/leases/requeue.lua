@@ -17,7 +17,7 @@
 -- Roles    worker
 -- @include clock
 -- @include types
--- @include room
+-- @include byte_limit
 -- @include record
 -- @include tracking
 -- @include totals
@@ -88,11 +88,11 @@ local function put_back(step, mark, message)
 end
 
 for i = from, to, step_by do
-  if room <= 0 then
+  if bytes_left <= 0 then
     break
   end
   local value = redis.call('HGET', KEYS.leased, ARGV[i])
-  take_room(value and #value or 0)
+  take_bytes(value and #value or 0)
   looked = looked + 1
   local step, mark, start = read_leased(value)
   if step then

@@ -23,9 +23,9 @@
 -- @include entry_store
 -- @include dispatch/next_due
 
-local clock = now_us()
-local now = to_ms(clock)
-local id, due, data, tag = ARGV.id, due_of_text(ARGV.due_text, clock), ARGV.record,
+local time_us = now_us()
+local now = to_ms(time_us)
+local id, due, data, tag = ARGV.id, due_of_text(ARGV.due_text, time_us), ARGV.record,
   ARGV.delivery_tag
 local _, message_id, task, start = read_record(data)
 if redis.call('HEXISTS', KEYS.unacked, tag) == 0 then
@@ -42,7 +42,7 @@ if due > now then
   if put_entry(id, due, data, message_id, task) then
     add_total(TOTALS, 'accepted', 1)
   end
-  register_due(KEYS.next_due, KEYS.queues, ARGV.queue, ARGV.layout, due, clock, ARGV.wake_channel)
+  register_due(KEYS.next_due, KEYS.queues, ARGV.queue, ARGV.layout, due, time_us, ARGV.wake_channel)
   state = 'scheduled'
 else
   put_ready(KEYS.ready_list, KEYS.wake, due, now, data, task, start)

@@ -15,11 +15,11 @@
 -- Roles    worker, dispatcher
 -- @include clock
 -- @include types
--- @include room
+-- @include byte_limit
 
 expect_types(FIRST.periodic, 'hash', 'zset', 'hash')
-local clock = now_us()
-local now = to_ms(clock)
+local time_us = now_us()
+local now = to_ms(time_us)
 -- A full server must accept the script: see dispatch/promote.lua.
 redis.call('ZREM', KEYS.periodic_at, '')
 -- 'ticked' stays when the clock is set back, until a caller has corrected the entries that wait for
@@ -38,16 +38,16 @@ end
 local names = redis.call(
   'ZRANGEBYSCORE', KEYS.periodic_at, '-inf', now, 'LIMIT', 0, ARGV.most_entries + number)
 local listening = redis.pcall('PUBSUB', 'NUMSUB', ARGV.channel)
-local reply = {clock, '', tonumber(latest) > now + 1000 and latest or '', listening[2] or 0}
+local reply = {time_us, '', tonumber(latest) > now + 1000 and latest or '', listening[2] or 0}
 for _, name in ipairs(names) do
-  if room <= 0 then
+  if bytes_left <= 0 then
     break
   end
   local data = redis.call('HGET', KEYS.periodic, name)
   if others[name] then
     -- The time of the entry does not change, so a caller that can fire the entry gets it at once.
   elseif data and #reply < 4 + 2 * ARGV.most_entries then
-    take_room(#data)
+    take_bytes(#data)
     redis.call('ZADD', KEYS.periodic_at, now + tonumber(ARGV.claim_ms), name)
     reply[#reply + 1] = name
     reply[#reply + 1] = data

@@ -26,9 +26,9 @@
 -- @include add_batch
 -- @include periodic
 
-local clock = now_us()
+local time_us = now_us()
 expect_types(FIRST.periodic, 'hash', 'zset')
-begin_batch(clock, 0, KEYS.wake, FIRST.ready_lists)
+begin_batch(time_us, 0, KEYS.wake, FIRST.ready_lists)
 local answers = {}
 local outcomes = {scheduled = 0, overlap = 0, duplicate = 0}
 local OUTCOME = {d = 'duplicate', K = 'overlap', E = 'overlap'}
@@ -39,7 +39,7 @@ while i <= #ARGV do
   local codes, refused = {}, number > 0
   if data then
     for j = i + 7, i + 6 + 5 * number, 5 do
-      local due, list = due_of_text(ARGV[j + 1], clock), KEYS[tonumber(ARGV[j + 2])]
+      local due, list = due_of_text(ARGV[j + 1], time_us), KEYS[tonumber(ARGV[j + 2])]
       local code = store_message(ARGV[j], due, list, ARGV[j + 3], ARGV[j + 4])
       codes[#codes + 1] = code
       refused = refused and (code == 'K' or code == 'E')

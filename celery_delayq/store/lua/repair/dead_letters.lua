@@ -11,7 +11,7 @@
 -- Roles    operator
 -- @include clock
 -- @include types
--- @include room
+-- @include byte_limit
 -- @include scan
 -- @include dead_letter
 -- @include repair/report

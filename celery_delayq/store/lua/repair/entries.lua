@@ -14,7 +14,7 @@
 -- Repeat   finds what is left
 -- Roles    operator
 -- @include types
--- @include room
+-- @include byte_limit
 -- @include scan
 -- @include record
 -- @include tracking

@@ -12,7 +12,7 @@
 -- Repeat   finds what is left
 -- Roles    operator
 -- @include types
--- @include room
+-- @include byte_limit
 -- @include scan
 -- @include record
 -- @include tracking
@@ -22,7 +22,7 @@
 -- A message is gone only if no process has it, so one call must read all leased messages. The call
 -- may read more bytes than other calls.
 local repair = ARGV.repair == '1'
-room = tonumber(ARGV.most_bytes)
+bytes_left = tonumber(ARGV.most_bytes)
 expect_state()
 expect_all(FIRST.leased_of_workers, 'hash')
 
@@ -40,7 +40,7 @@ local function read_hash(key)
         there[duplicate_name(id, message_id)] = true
       end
     end
-  until cursor == '0' or room <= 0
+  until cursor == '0' or bytes_left <= 0
 end
 
 local unchanged = {}
@@ -53,7 +53,7 @@ if #unchanged > 0 then
   for i = FIRST.leased_of_workers, #KEYS do
     read_hash(KEYS[i])
   end
-  if room <= 0 then
+  if bytes_left <= 0 then
     return report('1', 0)
   end
 end

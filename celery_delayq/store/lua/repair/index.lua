@@ -11,7 +11,7 @@
 -- Repeat   finds what is left
 -- Roles    operator
 -- @include types
--- @include room
+-- @include byte_limit
 -- @include record
 -- @include dispatch/next_due
 -- @include repair/report
@@ -37,7 +37,7 @@ local left = {select(FIRST.members_left, unpack(ARGV))}
 return look_at_each(left, KEYS.tasks, ARGV.cursor, ARGV.page_size, function(member)
   local task, told, id = string.match(member, '^([^%z]*)%z(%d+)%z(.*)$')
   local data = id and redis.call('HGET', KEYS.entries, id)
-  take_room(data and #data or 0)
+  take_bytes(data and #data or 0)
   if not data then
     note_drift('misindexed', id or member, repair, 'ZREM', KEYS.tasks, member)
   else

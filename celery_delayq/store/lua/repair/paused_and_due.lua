@@ -12,7 +12,7 @@
 -- Repeat   finds what is left
 -- Roles    operator
 -- @include types
--- @include room
+-- @include byte_limit
 -- @include record
 -- @include tracking
 -- @include repair/report
@@ -28,7 +28,7 @@ return look_at_each(left, PAUSED_DUE, ARGV.cursor, ARGV.page_size, function(memb
     return -- dispatch/promote.lua removes members without an entry
   end
   local data = redis.call('HGET', ENTRIES, name)
-  take_room(data and #data or 0)
+  take_bytes(data and #data or 0)
   local priority, _, task = read_record(data)
   -- The task of an unreadable record cannot be checked.
   local right = score >= PAUSED_OFFSET

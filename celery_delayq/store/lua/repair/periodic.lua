@@ -10,7 +10,7 @@
 -- Roles    operator
 -- @include clock
 -- @include types
--- @include room
+-- @include byte_limit
 -- @include scan
 -- @include repair/report
 

@@ -9,7 +9,7 @@
 -- Repeat   reads only
 -- Roles    worker, exporter
 -- @include types
--- @include room
+-- @include byte_limit
 -- @include scan
 
 expect_type(KEYS.hash, 'hash')

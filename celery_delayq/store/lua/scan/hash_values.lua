@@ -7,17 +7,17 @@
 -- Repeat   reads only
 -- Roles    worker, exporter
 -- @include types
--- @include room
+-- @include byte_limit
 
 expect_type(KEYS.hash, 'hash')
 local sizes, parts = {}, {}
 for i, field in ipairs(ARGV) do
-  if room <= 0 then
+  if bytes_left <= 0 then
     break
   end
   local value = redis.call('HGET', KEYS.hash, field)
   sizes[i] = value and #value or -1
   parts[i] = value or ''
-  take_room(#parts[i])
+  take_bytes(#parts[i])
 end
 return {table.concat(sizes, ' '), table.concat(parts)}

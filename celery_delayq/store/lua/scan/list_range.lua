@@ -10,7 +10,7 @@
 -- Repeat   reads only
 -- Roles    exporter
 -- @include types
--- @include room
+-- @include byte_limit
 
 expect_type(KEYS.list, 'list')
 local from, left = tonumber(ARGV.first_index), tonumber(ARGV.most_messages)
@@ -21,7 +21,7 @@ if longest_bytes > 0 then
   wanted_count = 32
 end
 local parts, sizes = {}, {}
-while left > 0 and room > 0 do
+while left > 0 and bytes_left > 0 do
   local number = count_to_read(left)
   local lowest = back and from - number + 1 or from
   local found = redis.call('LRANGE', KEYS.list, lowest, lowest + number - 1)

@@ -30,7 +30,7 @@
 -- Roles    worker
 -- @include clock
 -- @include record
--- @include room
+-- @include byte_limit
 -- @include ranks
 -- @include pages/reading
 
@@ -192,7 +192,7 @@ local sizes, parts, number = {}, {}, 0
 local place, total = 0, #visible
 local is_full = false
 while place < total and not is_full do
-  if room <= 0 then
+  if bytes_left <= 0 then
     is_full = true
     break
   end

@@ -27,11 +27,11 @@
 -- @include dispatch/next_due
 -- @include add_batch
 
-local clock = now_us()
-begin_batch(clock, tonumber(ARGV.max_scheduled), KEYS.wake, FIRST.ready_lists)
+local time_us = now_us()
+begin_batch(time_us, tonumber(ARGV.max_scheduled), KEYS.wake, FIRST.ready_lists)
 local states, others, replaced = {}, {}, {}
 for i = FIRST.messages, #ARGV, 5 do
-  local due, list = due_of_text(ARGV[i + 1], clock), KEYS[tonumber(ARGV[i + 2])]
+  local due, list = due_of_text(ARGV[i + 1], time_us), KEYS[tonumber(ARGV[i + 2])]
   local code, other, record = store_message(ARGV[i], due, list, ARGV[i + 3], ARGV[i + 4])
   states[#states + 1], others[#others + 1], replaced[#replaced + 1] = code, other, record
 end
@@ -42,4 +42,4 @@ end
 for _, record in ipairs(replaced) do
   others[#others + 1] = record
 end
-return {math.ceil(clock / 1000), table.concat(states), unpack(others)}
+return {math.ceil(time_us / 1000), table.concat(states), unpack(others)}

@@ -9,7 +9,7 @@
 -- Repeat   reads only
 -- Roles    operator
 -- @include types
--- @include room
+-- @include byte_limit
 -- @include record
 -- @include tracking
 -- @include entry_store
@@ -26,11 +26,11 @@ local tracked = expect_state()
 local ids, message_ids, codes = split(ARGV.ids), split(ARGV.message_ids), {}
 
 for i, id in ipairs(ids) do
-  if i > 1 and room <= 0 then
+  if i > 1 and bytes_left <= 0 then
     break
   end
   local known, bytes = is_scheduled(id, message_ids[i])
-  take_room(bytes)
+  take_bytes(bytes)
   codes[i] = (known or tracked and is_tracked(id, message_ids[i])) and 'd' or '-'
 end
 return table.concat(codes)

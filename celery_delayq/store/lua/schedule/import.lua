@@ -24,13 +24,13 @@
 -- @include idempotent_reply
 
 return answer_once(KEYS.answer, function()
-  local clock = now_us()
-  begin_batch(clock, tonumber(ARGV.max_scheduled), KEYS.wake, FIRST.ready_lists)
+  local time_us = now_us()
+  begin_batch(time_us, tonumber(ARGV.max_scheduled), KEYS.wake, FIRST.ready_lists)
   local codes = {}
   for i = FIRST.messages, #ARGV, 5 do
     local list = KEYS[tonumber(ARGV[i + 2])]
-    codes[#codes + 1] = (store_message(ARGV[i], due_of_text(ARGV[i + 1], clock), list, ARGV[i + 3],
-      ARGV[i + 4]))
+    codes[#codes + 1] = (store_message(ARGV[i], due_of_text(ARGV[i + 1], time_us), list,
+      ARGV[i + 3], ARGV[i + 4]))
   end
   end_batch(KEYS.next_due, KEYS.queues, ARGV.queue, ARGV.layout, ARGV.wake_channel, 'accepted')
   return table.concat(codes)

@@ -9,21 +9,21 @@
 -- Returns how many of 'most' entries may be promoted now. If a limit applies, also returns when to
 -- look again (ms). 'rate' is entries a second, 'ready' the most ready messages; both are 0 for no
 -- limit.
-local function promotable_count(key, lists, most, rate, ready, clock)
+local function promotable_count(key, lists, most, rate, ready, time_us)
   local look
   if rate > 0 then
     -- Unused tokens of more than a tenth of a second are lost, so no burst follows a pause.
     local burst = math.max(1, rate / 10)
     local tokens, at = unpack(redis.call('HMGET', key, 'tokens', 'at'))
-    tokens, at = tonumber(tokens) or burst, tonumber(at) or clock
-    tokens = math.min(burst, math.max(0, tokens) + math.max(0, clock - at) * rate / 1000000)
+    tokens, at = tonumber(tokens) or burst, tonumber(at) or time_us
+    tokens = math.min(burst, math.max(0, tokens) + math.max(0, time_us - at) * rate / 1000000)
     redis.call('HSET', key, 'tokens', string.format('%.6f', tokens), 'at',
-      string.format('%.0f', clock))
+      string.format('%.0f', time_us))
     if tokens < most then
       most = math.floor(tokens)
       -- Wait for several tokens: a script call for each token would cost too much.
       local wanted = math.min(burst, math.max(1, rate / 100))
-      look = math.ceil((clock + math.max(0, wanted - (tokens - most)) * 1000000 / rate) / 1000)
+      look = math.ceil((time_us + math.max(0, wanted - (tokens - most)) * 1000000 / rate) / 1000)
     end
   end
   if ready > 0 then
@@ -33,7 +33,7 @@ local function promotable_count(key, lists, most, rate, ready, clock)
     end
     if ready - there < most then
       most = math.max(0, ready - there)
-      look = math.max(look or 0, to_ms(clock) + 1000)
+      look = math.max(look or 0, to_ms(time_us) + 1000)
       redis.call('HSET', key, 'below', math.ceil(ready / 2))
     else
       redis.call('HDEL', key, 'below')
@@ -50,8 +50,8 @@ local function count_promoted(key, number, rate)
 end
 
 -- Plan a look now at a queue that was full: fewer than 'below' messages are ready.
-local function look_when_below(key, next_due, queue, clock, channel)
+local function look_when_below(key, next_due, queue, time_us, channel)
   redis.call('HDEL', key, 'below')
-  redis.call('ZADD', next_due, 'LT', to_ms(clock), queue)
-  hint_look(channel, queue, to_ms(clock), clock)
+  redis.call('ZADD', next_due, 'LT', to_ms(time_us), queue)
+  hint_look(channel, queue, to_ms(time_us), time_us)
 end

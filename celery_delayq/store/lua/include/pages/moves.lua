@@ -13,7 +13,7 @@ local MOST_MOVED, KEPT_MS = 5000, 7200000
 local moves_at
 
 -- Find out whether somebody reads. Refuses keys of another type.
-local function begin_moves(moves, clock)
+local function begin_moves(moves, time_us)
   if redis.call('EXISTS', unpack(moves)) == 0 then
     return
   end
@@ -21,7 +21,7 @@ local function begin_moves(moves, clock)
   for _, key in ipairs(moves) do
     expect_type(key, 'zset')
   end
-  redis.call('ZREMRANGEBYSCORE', readers, '-inf', to_ms(clock))
+  redis.call('ZREMRANGEBYSCORE', readers, '-inf', to_ms(time_us))
   local oldest_reader, newest_reader
   for _, began in ipairs(redis.call('ZRANGE', readers, 0, -1)) do
     began = tonumber(began) or 0  -- anybody may have written it
@@ -33,7 +33,7 @@ local function begin_moves(moves, clock)
     return
   end
   -- Later than the beginning of each reading, even if the clock was set back.
-  moves_at = math.max(clock, newest_reader + 1)
+  moves_at = math.max(time_us, newest_reader + 1)
   if redis.call('ZCARD', moved) >= MOST_MOVED then
     local last_move = redis.call('ZREVRANGE', moved_before, 0, 0, 'WITHSCORES')[2]
     if tonumber(last_move or 0) <= oldest_reader then

@@ -1,9 +1,9 @@
 -- Look at members of a sorted set, and read their messages, in batches. The reply has the members
--- for which there was no room, and the next call gets them. A cursor cannot stop inside a page, and
+-- for which no bytes were left, and the next call gets them. A cursor cannot stop inside a page, and
 -- a page of a small key has all its members.
 --
 -- Defines  look_at_each
--- Expects  room: room
+-- Expects  byte_limit: bytes_left
 --          repair/report: report
 
 -- Look at the names that an earlier call has left, or at about 'most' members of a sorted set from
@@ -18,7 +18,7 @@ local function look_at_each(left, zset, cursor, most, look)
     end
   end
   for i, name in ipairs(names) do
-    if room <= 0 then
+    if bytes_left <= 0 then
       return report(cursor, i - 1, {unpack(names, i)})
     end
     look(name)
