@@ -248,7 +248,7 @@ ON_CLUSTER = [name for name in CALLS if name not in ("Flower", "archive_dead")]
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=[] if n % 4 == 0 else pytest.mark.nightly)
+        pytest.param(name, marks=[] if n % 12 == 0 else pytest.mark.nightly)
         for n, name in enumerate(ON_CLUSTER)
     ],
 )

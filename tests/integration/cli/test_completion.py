@@ -54,7 +54,7 @@ def suggested(project: Path, line: str) -> list[str]:
     return [item.removeprefix("plain,") for item in done.stdout.split("\n") if item]
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
@@ -82,7 +82,7 @@ def test_tasks_of_the_app_are_suggested(project: Path) -> None:
     assert suggested(project, "celery -A shop delayq list --task ") == ["shop.bill", "shop.mail"]
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_queues_of_the_app_and_of_redis_are_suggested(project: Path, app: Celery) -> None:
     for queue in ("new", "line\nbreak"):
         app.send_task("t", countdown=60, queue=queue)
@@ -95,7 +95,7 @@ def test_queues_of_the_app_and_of_redis_are_suggested(project: Path, app: Celery
 HANGING_SECONDS = 60
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_what_goes_wrong_means_fewer_suggestions(project: Path) -> None:
     (project / "fixed.py").write_text(
         "from shop import app\napp.conf.broker_url = 'delayq+redis://10.255.255.1:6379'\n"

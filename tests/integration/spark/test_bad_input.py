@@ -13,6 +13,8 @@ from celery_delayq.spark.jobs import _one_line as one_line
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.integration.spark.conftest import Write
 
+pytestmark = pytest.mark.nightly
+
 GOOD = {"flight": "'UA1'", "remind_at": "timestamp'2031-01-01 00:00:00 UTC'", "gate": "'B7'"}
 
 

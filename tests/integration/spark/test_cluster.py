@@ -13,6 +13,8 @@ from tests.integration.spark.cluster import Cluster
 from tests.integration.spark.flights import calls, calls_of, good
 from tests.support.runs import finished
 
+pytestmark = pytest.mark.nightly
+
 SHOP = """
 from celery import Celery
 

@@ -17,6 +17,8 @@ from example_project.flights import Flight, FlightDataError, load_flights, midni
 from example_project.plan import CompressedClock, as_datetime
 from example_project.spark import placing, source
 
+pytestmark = pytest.mark.nightly
+
 #: Before, on and after the days on which the clocks change.
 DAYS = [date(2013, 3, 9), date(2013, 3, 10), date(2013, 3, 11), date(2013, 11, 3)]
 HALF_AN_HOUR = timedelta(minutes=30)

@@ -26,6 +26,8 @@ from tests.support.dead_letters import details, message
 from tests.support.keyspace import look
 from tests.support.runs import finished
 
+pytestmark = pytest.mark.nightly
+
 #: Everything there is to archive, with these names in all places that have one.
 TABLES = ("history", "dead_letters", "scheduled")
 

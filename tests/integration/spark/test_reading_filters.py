@@ -17,6 +17,8 @@ from tests.integration.spark.conftest import Read
 from tests.support.dead_letters import message
 from tests.support.runs import numbered
 
+pytestmark = pytest.mark.nightly
+
 FAR = datetime(2030, 1, 31, 9, tzinfo=timezone.utc)
 
 

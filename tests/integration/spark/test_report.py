@@ -37,6 +37,8 @@ from tests.integration.spark.plain_report import (
 )
 from tests.support.runs import finished
 
+pytestmark = pytest.mark.nightly
+
 RUNS = made_up(400)
 
 

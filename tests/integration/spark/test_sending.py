@@ -26,6 +26,8 @@ from celery_delayq.utils.message_json import decode
 from tests.integration.conftest import MakeApp
 from tests.integration.spark.flights import OPTIONS
 
+pytestmark = pytest.mark.nightly
+
 FAR = datetime(2099, 5, 17, 12, 0, 0, 250_001, tzinfo=timezone.utc)
 NUMBER = 30
 
