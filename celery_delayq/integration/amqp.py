@@ -63,7 +63,7 @@ class AMQPMixin:
                 # Publishing only adds to a batch here, and kombu does not retry a whole batch.
                 options["retry"] = False
             if before_task_publish.receivers:
-                producer = _LastLook(producer, message, note_own)
+                producer = _CompletingProducer(producer, message, note_own)
             else:
                 note_own(message.properties)
             return send(producer, name, message, queue=queue, declare=declare, **options)
@@ -153,7 +153,7 @@ def _note_nothing(_properties: dict[str, Any]) -> None:
     pass
 
 
-class _LastLook:
+class _CompletingProducer:
     """A producer that completes a message after all handlers of ``before_task_publish``.
 
     The handlers may change headers, properties and arguments. The published message decides.
@@ -237,7 +237,7 @@ class AMQP(AMQPMixin, CeleryAMQP):
     """Celery's own message factory with our checks."""
 
 
-def renew(app: Celery) -> None:
+def recreate(app: Celery) -> None:
     """Create the message factory of an app again, with the queues of the previous factory."""
     before = app.__dict__.get("amqp")
     if before is None or isinstance(before, AMQPMixin):

@@ -20,8 +20,10 @@ from celery_delayq.utils.reconnecting import ReconnectingLoop
 
 logger = logging.getLogger(__name__)
 
-#: Seconds between two announcements of a beat, and seconds for which an announcement is valid.
-ANNOUNCE_SECONDS, BEAT_ALIVE_SECONDS = 20.0, 60.0
+#: Seconds between two announcements of a beat.
+ANNOUNCE_SECONDS = 20.0
+#: Seconds for which an announcement is valid.
+BEAT_ALIVE_SECONDS = 60.0
 _BEAT_ALIVE_MS = int(BEAT_ALIVE_SECONDS * 1000)
 
 #: Settings of celery beat that have no effect where workers fire periodic entries.

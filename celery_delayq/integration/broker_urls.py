@@ -61,7 +61,7 @@ def is_ours(connection: Any) -> bool:
     return any(each.__module__.startswith("celery_delayq.transport.") for each in bases)
 
 
-def by_url(_owner: Any, stock: Callable[[Any], Any]) -> Callable[[Any], Any]:
+def choose_by_url(_owner: Any, stock: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """Wrap ``Connection.get_transport_cls`` to choose our transport by the URL."""
 
     def get_transport_cls(connection: Any) -> Any:
@@ -74,7 +74,7 @@ def by_url(_owner: Any, stock: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return get_transport_cls
 
 
-def but_not_ours(_owner: Any, stock: Callable[..., Any]) -> Callable[..., Any]:
+def exclude_our_transports(_owner: Any, stock: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap ``detect_quorum_queues``, by which Celery decides whether it delays tasks natively."""
 
     ours = cache(symbol_by_name)  # called for each task with an ETA

@@ -161,7 +161,7 @@ def _captured(providers: Mapping[str, Provider], encoded: EncodedContext) -> Enc
 # -- running --------------------------------------------------------------------------------------
 
 
-def arrive(task: Any, **_: Any) -> None:
+def bind_context(task: Any, **_: Any) -> None:
     """Bind the context of a task's message, and nothing else, around its handler."""
     request = task.request
     if request.is_eager:  # the task runs in its caller, whose context is still bound
@@ -211,16 +211,17 @@ def arrive(task: Any, **_: Any) -> None:
             exits.push(_guarded(name, manager))
 
 
-def depart(task: Any, **_: Any) -> None:
-    """Unbind the context of :func:`arrive`, and every context that the handler left bound."""
+def unbind_context(task: Any, **_: Any) -> None:
+    """Unbind the context of :func:`bind_context`, and every context that the handler left bound."""
     if bound() is not None:
         leave(task.request)
 
 
 CONTEXT_CHANGE = Connect(
     target="signals.task_postrun",
-    receiver=depart,
-    why="unbinds it; tasks without a context are not to pay for a receiver of this signal",
+    receiver=unbind_context,
+    without="The context stays bound after the task. The change is made late, because a receiver of"
+    " this signal costs time for each task.",
     promise=Promise.CONTEXT,
 )
 
@@ -240,7 +241,7 @@ def _guarded(name: str, manager: AbstractContextManager[Any]) -> Callable[..., N
 # -- log records ----------------------------------------------------------------------------------
 
 
-def adding_context(
+def add_context(
     _logging: Any, before: Callable[..., logging.LogRecord]
 ) -> Callable[..., logging.LogRecord]:
     """Wrap a factory of log records: each record gets the bound values as text."""
@@ -262,10 +263,10 @@ def lacks_context(_logging: Any) -> bool:
 
 LOG_RECORDS = Replace(
     target="logging:_logRecordFactory",
-    by=adding_context,
+    by=add_context,
     when=lacks_context,
     condition="unless records have it already",
-    why="log lines of a task show its context",
+    without="Log lines of a task do not show its context.",
     promise=Promise.CONTEXT,
 )
 

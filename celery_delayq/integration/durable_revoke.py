@@ -39,13 +39,13 @@ class Control(ControlMixin, CeleryControl):
     """Celery's own remote control with durable revokes."""
 
 
-def renew(app: Celery) -> None:
+def recreate(app: Celery) -> None:
     """Have an app create its remote control again, if it has one."""
     if not isinstance(app.__dict__.get("control"), ControlMixin):
         app.__dict__.pop("control", None)
 
 
-def remembering(_panel: Any, stock: Callable[..., Any]) -> Callable[..., Any]:
+def store_revokes(_panel: Any, stock: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap a revoke command of workers: also store the ids or stamps in Redis.
 
     This covers revokes by clients without the extension.

@@ -41,15 +41,15 @@ def install(app: Celery) -> None:
     """Make the changes to *app*; a second call changes nothing."""
     make(PROCESS)
     make(APP, app=app)
-    amqp.renew(app)
-    durable_revoke.renew(app)
+    amqp.recreate(app)
+    durable_revoke.recreate(app)
     if app.finalized:
         _change_tasks(app)
 
 
 def change_consumer() -> None:
     """Change the worker of this process, if there is one, before it consumes."""
-    make(CONSUMER, **worker.objects())
+    make(CONSUMER, **worker.changed_objects())
 
 
 def change_loop(hub: Any) -> None:
@@ -71,7 +71,7 @@ def _change_worker(sender: Any, **_: Any) -> None:
     worker.remember(sender)
     make(EVENTLET)
     liveness.begin(sender)
-    make(WORKER, **worker.objects())
+    make(WORKER, **worker.changed_objects())
     for task in app.tasks.values():
         make(REQUEST, task=task)
 
@@ -80,7 +80,7 @@ def _change_extended_worker(sender: Any, **_: Any) -> None:
     """Make the changes to a starting worker that need ``DelayQ(app)``."""
     make(EXTENDED_WORKER)
     app = sender.app
-    remote_control.hide(app)
+    remote_control.hide_archive_url(app)
     if getattr(app, "_delayq", None) is None:
         return
     tasks = app.tasks
@@ -103,7 +103,7 @@ def _change_tasks(sender: Any, **_: Any) -> None:
 
 
 def _change_pool(**_: Any) -> None:
-    make(POOL, **worker.objects())
+    make(POOL, **worker.changed_objects())
 
 
 # -- the table ------------------------------------------------------------------------------------
@@ -114,23 +114,24 @@ TRANSPORT = (
         target="kombu.transport:TRANSPORT_ALIASES",
         keys=("delayq", *(f"delayq+{scheme}" for scheme in broker_urls.SCHEMES)),
         value="celery_delayq.transport:Transport",
-        why="kombu knows the schemes of our URLs",
+        without="kombu does not know the schemes of our URLs.",
         promise=Promise.URL,
         upstream="kombu: look a scheme up in the entry points `kombu.transports`, as it does for "
         "serializers.",
     ),
     Replace(
         target="kombu.connection:Connection.get_transport_cls",
-        by=broker_urls.by_url,
-        why="kombu sees only delayq of delayq+amqp://, and we have three transports",
+        by=broker_urls.choose_by_url,
+        without="kombu reads only `delayq` of `delayq+amqp://`, so all URLs of ours would get one "
+        "transport.",
         promise=Promise.URL,
         upstream="kombu: call `Transport.for_url(url)`, if a transport has it, before it splits "
         "the scheme at `+`.",
     ),
     Replace(
         target="celery.app.base:detect_quorum_queues",
-        by=broker_urls.but_not_ours,
-        why="with a quorum queue Celery would delay tasks by itself, before the transport is asked",
+        by=broker_urls.exclude_our_transports,
+        without="With a quorum queue Celery delays tasks itself, before it calls the transport.",
         promise=Promise.DUE_TIME,
         upstream="celery: ask `transport.implements.native_delay` before it delays tasks by "
         "itself.",
@@ -138,26 +139,27 @@ TRANSPORT = (
     Connect(
         target="signals.worker_init",
         receiver=_change_worker,
-        why="makes the changes of WORKER and REQUEST",
+        without="Nothing makes the changes of WORKER and REQUEST.",
         promise=Promise.OTHER_CHANGES,
     ),
     Connect(
         target="signals.worker_ready",
         receiver=_change_pool,
-        why="makes the change of POOL, which exists by then",
+        without="Nothing makes the changes of POOL: the pool exists only when the worker is ready.",
         promise=Promise.OTHER_CHANGES,
     ),
     Connect(
         target="signals.worker_ready",
         receiver=worker_checks.check_worker,
-        why="warns of stock Redis, of settings that break at-least-once, of a missing httpx, and "
-        "of options and periodic entries that need DelayQ(app)",
+        without="A worker does not warn of a stock transport, of settings that break at-least-once,"
+        " of a missing httpx, or of options and periodic entries that need `DelayQ(app)`.",
         promise=Promise.WARNINGS,
     ),
     Connect(
         target="signals.task_prerun",
-        receiver=worker.restore_eta,
-        why="messages come without their ETA, lest the worker keeps them in memory",
+        receiver=worker.set_request_attributes,
+        without="Our messages have no ETA, because a worker keeps a message with an ETA in memory. "
+        "`request.eta` is empty.",
         promise=Promise.DUE_TIME,
         upstream="celery: have the strategy skip its timer, and keep `request.eta`, where "
         "`message.properties` says that the broker has waited.",
@@ -169,45 +171,49 @@ PROCESS = (
     *fast.PROCESS,
     Connect(
         target="signals.task_prerun",
-        receiver=context.arrive,
-        why="binds the context of a message around its handler",
+        receiver=context.bind_context,
+        without="The handler of a task runs without the context of its message.",
         promise=Promise.CONTEXT,
     ),
     context.LOG_RECORDS,
     Connect(
         target="signals.task_retry",
         receiver=send_task.note_superseded,
-        why="a retry is not sent when another task has taken its unique key",
+        without="Nobody is told that a retry was dropped because another task has taken its unique "
+        "key.",
         promise=Promise.UNIQUE_KEYS,
     ),
     Connect(
         target="signals.worker_init",
         receiver=_change_extended_worker,
-        why="makes the changes of EXTENDED_WORKER and TASK; bad retry options end the worker",
+        without="Nothing makes the changes of EXTENDED_WORKER and TASK, and a worker starts with "
+        "invalid retry options.",
         promise=Promise.OTHER_CHANGES,
     ),
     Connect(
         target="signals.worker_ready",
         receiver=worker.begin_background,
-        why="begins to fire periodic entries and to archive dead letters",
+        without="No worker fires periodic entries or archives dead letters.",
         promise=Promise.PERIODIC,
     ),
     Connect(
         target="signals.worker_shutdown",
         receiver=worker.end_background,
-        why="ends both",
+        without="The threads that fire entries and archive dead letters go on while the worker "
+        "stops.",
         promise=Promise.PERIODIC,
     ),
     Connect(
         target="signals.beat_init",
         receiver=beat_guard.begin,
-        why="a celery beat that runs beside workers sends periodic tasks twice",
+        without="Nobody notices a celery beat that runs beside workers: periodic tasks are sent "
+        "twice.",
         promise=Promise.PERIODIC,
     ),
     Connect(
         target="signals.beat_embedded_init",
         receiver=beat_guard.begin,
-        why="so does celery worker --beat",
+        without="Nobody notices `celery worker --beat`: periodic tasks are sent twice.",
         promise=Promise.PERIODIC,
     ),
 )
@@ -217,7 +223,8 @@ APP = (
     Replace(
         target="app.amqp_cls",
         by=partial(mixed_into, amqp.AMQP),
-        why="checks calls, takes our options out of them, and lets Redis count countdowns",
+        without="Celery ignores our options of a call, and turns a countdown into an ETA by the "
+        "clock of the client.",
         promise=Promise.DUE_TIME,
         upstream="celery: hand `countdown` to the transport as a property of the message, beside "
         "the ETA that it makes of it.",
@@ -225,13 +232,13 @@ APP = (
     Replace(
         target="app.control_cls",
         by=partial(mixed_into, durable_revoke.Control),
-        why="revoked ids are stored in Redis: workers that start later know them",
+        without="A worker that starts after a revoke does not know the revoked id.",
         promise=Promise.REVOKES,
     ),
     Replace(
         target="app.send_task",
-        by=send_task.returning_kept,
-        why="with a unique key the result may be that of another task",
+        by=send_task.return_kept_result,
+        without="A caller waits for the result of a task that was dropped for its unique key.",
         promise=Promise.UNIQUE_KEYS,
         upstream="celery: let `Producer.publish` return the id under which a message was stored, "
         "and make the `AsyncResult` of it.",
@@ -239,13 +246,14 @@ APP = (
     Connect(
         target="app.on_after_finalize",
         receiver=_change_tasks,
-        why="makes the changes of TASK",
+        without="Nothing makes the changes of TASK.",
         promise=Promise.OTHER_CHANGES,
     ),
     Connect(
         target="app.on_after_configure",
-        receiver=remote_control.hide,
-        why="celery report and inspect conf would show the URL of dead_letters_archive",
+        receiver=remote_control.hide_archive_url,
+        without="`celery report` and `inspect conf` show the URL of `dead_letters_archive` with its"
+        " password.",
         promise=Promise.SECRETS,
         upstream="celery: have `filter_hidden_settings` look into dictionaries.",
     ),
@@ -259,48 +267,50 @@ _ReplaceOfTask = partial(
 TASK = (
     _ReplaceOfTask(
         target="task._orig_run",
-        by=retries.judging,
+        by=retries.record_failures,
         condition="task with autoretry_for, whose run calls it",
-        why="false_is_failure, and the exception that is being retried",
+        without="A result False is a success despite `false_is_failure`, and our policy does not "
+        "know the exception that `autoretry_for` retries.",
         promise=Promise.LIMITED_RETRIES,
     ),
     _ReplaceOfTask(
         target="task.run",
-        by=retries.retrying,
-        why="retries by policy",
+        by=retries.retry_failures,
+        without="A failed task is not retried by its policy.",
         promise=Promise.LIMITED_RETRIES,
     ),
     _ReplaceOfTask(
         target="task.retry",
-        by=retries.limiting,
-        why="intervals, limits and budgets of the policy",
+        by=retries.apply_policy,
+        without="`Task.retry` ignores the intervals, limits and budgets of the policy.",
         promise=Promise.LIMITED_RETRIES,
         upstream="celery: a hook `Task.retry_countdown(exc, retries)` that `autoretry_for` and "
         "`retry` ask for the wait, or for the end of the retries.",
     ),
     _ReplaceOfTask(
         target="task.on_retry",
-        by=retries.logging_errors,
-        why="an error in it would undo a retry that was sent",
+        by=retries.log_handler_errors,
+        without="An error in `on_retry` fails a task whose retry is already sent.",
         promise=Promise.LIMITED_RETRIES,
     ),
     _ReplaceOfTask(
         target="task.on_failure",
-        by=retries.logging_errors,
-        why="an error in it would undo a dead letter",
+        by=retries.log_handler_errors,
+        without="An error in `on_failure` keeps a failed task from becoming a dead letter.",
         promise=Promise.DEAD_LETTERS,
     ),
 )
 
-#: Made when the first task runs whose message has a context.
+#: Made when the first task whose message has a context runs.
 CONTEXT = (context.CONTEXT_CHANGE,)
 
 #: Made when a client for asyncio connects.
 AIO = (
     Replace(
         target="app.backend.on_task_call",
-        by=send_task.not_subscribing,
-        why="it subscribes to the result of each task that is sent, which blocks the event loop",
+        by=send_task.skip_subscription,
+        without="The result backend subscribes to the result of each task that is sent, which "
+        "blocks the event loop.",
         promise=Promise.ASYNCIO,
         upstream="celery: subscribe to a result when it is waited for.",
     ),
@@ -313,7 +323,7 @@ EVENTLET = (
         by=native_threads.defer_log_lines,
         condition="eventlet",
         when=native_threads.has_eventlet_threads,
-        why="a native thread and a greenlet that log at the same moment may wait for ever",
+        without="A native thread and a greenlet that log at the same moment may wait for ever.",
         promise=Promise.NO_HANGING,
     ),
 )
@@ -322,60 +332,63 @@ EVENTLET = (
 WORKER = (
     Replace(
         target="celery.worker.consumer.delayed_delivery:detect_quorum_queues",
-        by=broker_urls.but_not_ours,
-        why="with a quorum queue it would declare 28 queues for Celery's own delays",
+        by=broker_urls.exclude_our_transports,
+        without="With a quorum queue a worker declares 28 queues for Celery's own delays.",
         promise=Promise.DUE_TIME,
         upstream="celery: as for `celery.app.base:detect_quorum_queues`.",
     ),
     Replace(
         target="worker.stop",
-        by=worker.noting_failure,
-        why="messages of a worker that an error ends count as deliveries",
+        by=worker.note_cause_of_stop,
+        without="A worker that an error ends looks like a stopped worker, so its messages are not "
+        "counted as failed deliveries.",
         promise=Promise.LIMITED_DELIVERIES,
         upstream="celery: give `worker_shutdown` the exception that ends the worker.",
     ),
     Replace(
         target="worker.startup_info",
-        by=worker_checks.showing_what_is_on,
-        why="the banner does not say which parts of this package are on",
+        by=worker_checks.show_enabled_parts,
+        without="The banner does not show which parts of this package are on.",
         promise=Promise.WARNINGS,
     ),
     *liveness.CHANGES,
     Replace(
         target="celery.worker.consumer:Consumer.call_soon",
-        by=worker.waking,
+        by=worker.wake_loop,
         versions="kombu<5.6",
         is_needed=not worker.KOMBU_WAKES_LOOP,
-        why="an acknowledgement from another thread does not wake the event loop",
+        without="An acknowledgement from another thread does not wake the event loop.",
         promise=Promise.PROMPT,
         upstream="kombu: done in 5.6.",
     ),
     Replace(
         target="celery.worker.consumer:Consumer.start",
-        by=worker.outliving_refusals,
-        why="a Redis that is full, or refuses writes for a moment, would end the worker",
+        by=worker.treat_refusals_as_outages,
+        without="A Redis that is full, or refuses writes for a moment, ends the worker.",
         promise=Promise.OUTAGES,
         upstream="celery: read `connection_errors` from the transport of the connection, at each "
         "error.",
     ),
     Replace(
         target="celery.worker.consumer:Consumer.on_connection_error_after_connected",
-        by=worker.pausing_when_refused,
-        why="the worker would try again without a pause what Redis refuses",
+        by=worker.pause_after_refusal,
+        without="The worker repeats without a pause a call that Redis refuses.",
         promise=Promise.OUTAGES,
         upstream="celery: wait between two connects, also where the first one has succeeded.",
     ),
     Replace(
         target="celery.worker.consumer:Consumer._restore_prefetch_count_after_connection_restart",
-        by=worker.in_its_loop,
-        why="a task's thread and the loop would read each other's replies of RabbitMQ, and hang",
+        by=worker.call_in_loop,
+        without="The thread of a task and the event loop read each other's replies of RabbitMQ, and"
+        " hang.",
         promise=Promise.NO_HANGING,
         upstream="celery: have the pool's callback ask `consumer.call_soon` for it.",
     ),
     Replace(
         target="celery.worker.consumer.consumer:build_tracer",
-        by=worker.looking_up_tracer,
-        why="these changes import it before a pool or a handler of worker_init replaces the tracer",
+        by=worker.look_up_tracer,
+        without="Our changes import `celery.worker.consumer` early. It then has Celery's tracer, "
+        "even if a pool or a handler of `worker_init` replaces the tracer later.",
         promise=Promise.OTHER_HOOKS,
         upstream="celery: call `trace.build_tracer` by its module.",
     ),
@@ -389,14 +402,14 @@ WORKER = (
 EXTENDED_WORKER = (
     Replace(
         target="celery.worker.control:Panel.data[revoke]",
-        by=durable_revoke.remembering,
-        why="stores ids that a client without the extension revokes",
+        by=durable_revoke.store_revokes,
+        without="Ids that a client without the extension revokes are not stored.",
         promise=Promise.REVOKES,
     ),
     Replace(
         target="celery.worker.control:Panel.data[revoke_by_stamped_headers]",
-        by=durable_revoke.remembering,
-        why="stores stamped headers that a client without the extension revokes",
+        by=durable_revoke.store_revokes,
+        without="Stamped headers that a client without the extension revokes are not stored.",
         promise=Promise.REVOKES,
     ),
 )
@@ -405,9 +418,9 @@ EXTENDED_WORKER = (
 REQUEST = (
     Replace(
         target="task.Request",
-        by=request.with_endings,
-        why="a task that has failed for good is a dead letter, in place of its acknowledgement; "
-        "with the setting history each run goes there with it",
+        by=request.add_endings,
+        without="A task that has failed for good is acknowledged and gone, and no run is in the "
+        "history.",
         promise=Promise.DEAD_LETTERS,
         upstream="celery: a method `Request.settle(outcome)` that is called once for each end of "
         "a task, with its acknowledgement.",
@@ -418,19 +431,20 @@ REQUEST = (
 POOL = (
     Replace(
         target="pool.on_apply",
-        by=worker.surviving,
+        by=worker.report_tracing_errors,
         condition="pools of threads and greenlets",
-        when=worker.is_thread_pool,
-        why="a message would be held for ever when Celery fails to store the result",
+        when=worker.runs_tasks_in_own_process,
+        without="If Celery fails to store a result, the message stays leased for ever.",
         promise=Promise.AT_LEAST_ONCE,
         upstream="celery: have `apply_target` report any exception of its target as a failure.",
     ),
     Replace(
         target="pool.on_terminate",
-        by=worker.waiting_for_threads,
+        by=worker.wait_for_threads,
         condition="pools with a queue for their threads",
         when=worker.has_queue,
-        why="messages of running tasks are requeued, and the tasks run on and run twice",
+        without="At a cold shutdown messages of running tasks are requeued although their threads "
+        "go on: the tasks run twice.",
         promise=Promise.NO_SECOND_RUN,
         upstream="celery: have `TaskPool.on_terminate` of threads drop what waits, and wait for "
         "what runs.",
@@ -441,38 +455,41 @@ POOL = (
 CONSUMER = (
     Replace(
         target="pool.flush",
-        by=worker.keeping_begun,
+        by=worker.keep_begun_tasks,
         condition="prefork",
-        when=worker.is_prefork,
-        why="a lost connection drops tasks that a child has begun, which then run twice",
+        when=worker.has_async_children,
+        without="After a lost connection Celery drops tasks that a child has begun. They run "
+        "twice.",
         promise=Promise.NO_SECOND_RUN,
         upstream="celery: have `AsynPool.flush` keep jobs whose `_write_to` is set and whose "
         "child lives.",
     ),
     Replace(
         target="pool.flush",
-        by=worker.dropping_waiting,
+        by=worker.drop_waiting_tasks,
         condition="pools with a queue for their threads",
         when=worker.has_queue,
-        why="a lost connection drops nothing that waits for a thread",
+        without="After a lost connection Celery keeps tasks that wait for a thread: they run "
+        "although their messages are requeued.",
         promise=Promise.NO_SECOND_RUN,
         upstream="celery: have `TaskPool.flush` of threads cancel what waits.",
     ),
     Replace(
         target="processes.register_with_event_loop",
-        by=results.reading_open,
+        by=results.ignore_closed_pipes,
         condition="prefork",
         when=worker.reads_results,
-        why="a connection would be read as the pipe of a child that was killed",
+        without="Celery reads a new connection as if it were the pipe of a killed child.",
         promise=Promise.NO_HANGING,
         upstream="celery: remove a descriptor from `_fileno_to_outq` where its pipe is closed.",
     ),
     Replace(
         target="processes._track_child_process",
-        by=worker.watching_living,
+        by=worker.watch_living_children,
         condition="prefork",
         when=worker.reads_results,
-        why="watching a child that has ended would end the worker",
+        without="A worker that reconnects watches a child that has ended, and this error ends the "
+        "worker.",
         promise=Promise.OUTAGES,
         upstream="celery: have `_track_child_process` leave out a child whose `_sentinel_poll` is "
         "None.",
@@ -483,9 +500,9 @@ CONSUMER = (
 LOOP = (
     Replace(
         target="hub.fire_timers",
-        by=worker.not_waiting,
-        why="the event loop waits up to ten seconds while acknowledgements are due, and RabbitMQ "
-        "sends no more tasks until it has them",
+        by=worker.poll_without_waiting,
+        without="The event loop waits up to ten seconds while acknowledgements are due, and "
+        "RabbitMQ sends no more tasks until it has them.",
         promise=Promise.PROMPT,
         upstream="kombu: poll with a timeout of 0 while `hub._ready` is not empty.",
     ),

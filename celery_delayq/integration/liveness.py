@@ -88,7 +88,7 @@ def begin(controller: Any) -> None:
     native_threads.start(partial(_touch_meanwhile, ref(controller), _file))
 
 
-def touching(_owner: Any, maybe_shutdown: Callable[[], None]) -> Callable[[], None]:
+def touch_file(_owner: Any, maybe_shutdown: Callable[[], None]) -> Callable[[], None]:
     """Wrap ``maybe_shutdown``: touch the file.
 
     Celery calls it in each turn of the loop, and every second while the worker reconnects.
@@ -107,8 +107,9 @@ def touching(_owner: Any, maybe_shutdown: Callable[[], None]) -> Callable[[], No
 CHANGES = tuple(
     Replace(
         target=f"celery.worker.{module}:maybe_shutdown",
-        by=touching,
-        why="the loop, and its wait for a broker that is away, touch the file of liveness_file",
+        by=touch_file,
+        without="Celery does not touch the file of `liveness_file`, neither in its loop nor while "
+        "it waits for a broker that is away.",
         promise=Promise.LIVENESS,
         upstream="celery: a setting `worker_liveness_file` that the loop touches.",
     )

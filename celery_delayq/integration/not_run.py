@@ -13,7 +13,7 @@ from celery.app.task import Context
 from celery.exceptions import ChordError, TaskRevokedError
 
 from celery_delayq.model.canvas import chord_contexts, without_chord
-from celery_delayq.model.dead_letter import DeadLetter, has_crashed
+from celery_delayq.model.dead_letter import CHORD_NOTIFIED_FIELD, DeadLetter, has_crashed
 from celery_delayq.model.payload import request_of
 from celery_delayq.model.publish_outcome import PublishOutcome
 from celery_delayq.model.scheduled import ScheduledTask
@@ -122,7 +122,7 @@ def note_purged(app: Any, dead_letters: Iterable[DeadLetter]) -> None:
     for dead_letter in dead_letters:
         if has_crashed(dead_letter):
             _fail(app, request_of(dead_letter), dead_letter.reason)
-        if dead_letter.group_id is not None and not dead_letter.details.get("told"):
+        if dead_letter.group_id is not None and not dead_letter.details.get(CHORD_NOTIFIED_FIELD):
             error = ChordError(f"a dead letter was purged: {dead_letter.reason}")
             _tell_chords(app, request_of(dead_letter), states.FAILURE, error)
 

@@ -55,13 +55,13 @@ def scheduled(_panel: Any, stock: Callable[..., Any]) -> Callable[..., Any]:
 
     def scheduled(state: Any, **kwargs: Any) -> Any:
         """Answer with the schedule of the worker's queues, nearest due time first."""
-        held = stock(state, **kwargs)  # tasks due within min_delay, or tasks of another broker
+        in_worker = stock(state, **kwargs)  # tasks due within min_delay, or tasks of another broker
         entries = _read(
             state, lambda stores, queue: read_page(stores, Filter(queue), MAX_ENTRIES, None).entries
         )
         nearest = heapq.nsmallest(MAX_ENTRIES, entries, key=lambda entry: entry.due)
         return [
-            *held,
+            *in_worker,
             *(
                 {"eta": _eta(entry), "priority": TIMER_PRIORITY, "request": _request(entry)}
                 for entry in nearest
@@ -76,12 +76,12 @@ def query_task(_panel: Any, stock: Callable[..., Any]) -> Callable[..., Any]:
 
     def query_task(state: Any, ids: Any, **kwargs: Any) -> Any:
         """Answer with the tasks in the worker and the scheduled tasks of its queues."""
-        held = stock(state, ids, **kwargs)
-        others = [id for id in map(str, maybe_list(ids) or []) if id not in held]
+        in_worker = stock(state, ids, **kwargs)
+        others = [id for id in map(str, maybe_list(ids) or []) if id not in in_worker]
         entries = _read(
             state, lambda stores, queue: scheduled_among(stores.of(queue), queue, others)
         )
-        return {**{entry.id: ("scheduled", _request(entry)) for entry in entries}, **held}
+        return {**{entry.id: ("scheduled", _request(entry)) for entry in entries}, **in_worker}
 
     return query_task
 
@@ -125,7 +125,7 @@ def _request(entry: ScheduledTask) -> dict[str, Any]:
     }
 
 
-def hide(sender: Any, **_: Any) -> None:
+def hide_archive_url(sender: Any, **_: Any) -> None:
     """Hide the URL of the archive: ``celery report``, ``inspect conf`` and Flower show settings."""
     conf = sender.conf
     options = conf.broker_transport_options
@@ -142,7 +142,7 @@ _BROKER_FIELDS = {
 }
 
 
-def without_passwords(_owner: Any, info: Callable[..., Any]) -> Callable[..., Any]:
+def hide_passwords(_owner: Any, info: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap ``info``: ``stats`` shows the parts of the broker URL without the password.
 
     kombu would show our whole URL as the host.
@@ -152,10 +152,10 @@ def without_passwords(_owner: Any, info: Callable[..., Any]) -> Callable[..., An
         plain = getattr(getattr(consumer.connection, "transport", None), "plain", None)
         if not isinstance(plain, Connection):  # another transport
             return info(step, consumer)
-        told = {name: value for name, value in plain.info().items() if name in _BROKER_FIELDS}
-        told["transport"] = f"delayq+{told['transport']}"
-        told["hostname"] = maybe_sanitize_url(told["hostname"])  # a socket has a URL here
-        return {"broker": told}
+        shown = {name: value for name, value in plain.info().items() if name in _BROKER_FIELDS}
+        shown["transport"] = f"delayq+{shown['transport']}"
+        shown["hostname"] = maybe_sanitize_url(shown["hostname"])  # a socket has a URL here
+        return {"broker": shown}
 
     return info_without_passwords
 
@@ -165,25 +165,25 @@ CHANGES = (
     Replace(
         target="celery.worker.control:Panel.data[scheduled]",
         by=scheduled,
-        why="inspect scheduled shows the schedule of the worker's queues",
+        without="`inspect scheduled` does not show the schedule of the worker's queues.",
         promise=Promise.REMOTE_CONTROL,
     ),
     Replace(
         target="celery.worker.control:Panel.data[dump_schedule]",
         by=scheduled,
-        why="the same under its other name",
+        without="`inspect dump_schedule`, its other name, does not either.",
         promise=Promise.REMOTE_CONTROL,
     ),
     Replace(
         target="celery.worker.control:Panel.data[query_task]",
         by=query_task,
-        why="inspect query_task finds scheduled tasks",
+        without="`inspect query_task` does not find scheduled tasks.",
         promise=Promise.REMOTE_CONTROL,
     ),
     Replace(
         target="celery.worker.consumer.connection:Connection.info",
-        by=without_passwords,
-        why="inspect stats would show the URL of the broker with its password",
+        by=hide_passwords,
+        without="`inspect stats` shows the URL of the broker with its password.",
         promise=Promise.SECRETS,
         upstream="kombu: have `Connection.info` parse the URL of a scheme with `+`.",
     ),

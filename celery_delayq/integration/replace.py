@@ -66,8 +66,8 @@ class Change:
     ----------
     target : str
         The function, class or item to change.
-    why : str
-        The fault without this change.
+    without : str
+        What happens without this change, as sentences.
     promise : Promise | None
         The promise that needs the change. None for a change that serves speed alone; such a
         change has a group in :mod:`~celery_delayq.integration.fast`.
@@ -84,7 +84,7 @@ class Change:
     """
 
     target: str
-    why: str
+    without: str
     promise: Promise | None = None
     upstream: str = ""
     condition: str = ""

@@ -22,15 +22,15 @@ from celery.exceptions import Ignore, Reject, Retry
 from celery.worker import state
 from kombu.utils.imports import symbol_by_name
 
+from celery_delayq.integration.endings.request_state import NEXT_STATES, EndedBy, RequestState
 from celery_delayq.integration.endings.result_backend import is_reported
-from celery_delayq.integration.endings.turn import NEXT_TURNS, EndedBy, Turn
 from celery_delayq.integration.pauses_and_revokes import REVOKED_CANVASES
 from celery_delayq.integration.retries import attempts_of, hold_chord
 from celery_delayq.integration.run_history import RequestBase, RunMixin
 from celery_delayq.model import delivery
 from celery_delayq.model.broker import Deliveries, deliveries_of
 from celery_delayq.model.canvas import Canvas
-from celery_delayq.model.dead_letter import details_of, pack_details
+from celery_delayq.model.dead_letter import CHORD_NOTIFIED_FIELD, details_of, pack_details
 from celery_delayq.model.envelope import own_of
 from celery_delayq.model.task_options import check_body, check_received
 from celery_delayq.utils.text import described
@@ -40,8 +40,8 @@ logger = logging.getLogger(__name__)
 #: Whether Celery notifies the chord of a task that rejects its message (from 5.7).
 CELERY_NOTIFIES_CHORDS = celery.VERSION >= (5, 7)
 
-#: Locked while a request changes its turn.
-_TURN_LOCK = threading.Lock()
+#: Locked while a request changes its state.
+_STATE_LOCK = threading.Lock()
 
 
 class Ending(NamedTuple):
@@ -56,8 +56,8 @@ class RequestMixin(RequestBase):
 
     acknowledged: bool
     _already_cancelled: bool
-    #: Changed by :meth:`enter`.
-    turn = Turn.WAITING
+    #: Changed by :meth:`change_state`.
+    delayq_state = RequestState.WAITING
     _ended_by: EndedBy | None = None
     #: Why the message becomes a dead letter at its acknowledgement.
     _ending: Ending | None = None
@@ -67,7 +67,7 @@ class RequestMixin(RequestBase):
         """Wrap ``on_success`` of Celery's own request classes, which do not call ``super()``."""
         super().__init_subclass__(**kwargs)
         if "on_success" in cls.__dict__:
-            cls.on_success = _noticing_crashes(cls.on_success)
+            cls.on_success = _detect_crashes(cls.on_success)
 
     def __init__(self, message: Any, **kwargs: Any) -> None:
         super().__init__(message, **kwargs)
@@ -79,10 +79,10 @@ class RequestMixin(RequestBase):
     def on_failure(self, exc_info: Any, *args: Any, **kwargs: Any) -> Any:
         """Record the failure, and do what Celery does."""
         exc = _exception_of(exc_info)
-        if self._was_ended(exc):
+        if self._was_ended_by_celery(exc):
             state.task_ready(self)
             return None
-        self._end(exc, exc_info.traceback)
+        self._record_failure(exc, exc_info.traceback)
         if not isinstance(exc, Exception):
             # For Celery, treat the exception as the loss of the process.
             crash = WorkerLostError(f"The task has raised {exc!r}, which would end its process")
@@ -91,9 +91,9 @@ class RequestMixin(RequestBase):
             exc = crash
         deliveries = self._deliveries
         if deliveries is not None and isinstance(exc, WorkerLostError):
-            told = {} if self._ending is None else self._ending.details
+            known = {} if self._ending is None else self._ending.details
             # A requeued message has not ended, and no chord was notified.
-            details = {name: value for name, value in told.items() if name != "told"}
+            details = {name: value for name, value in known.items() if name != CHORD_NOTIFIED_FIELD}
             deliveries.note_failure(
                 self.message.delivery_tag, crashed=True, details=pack_details(details)
             )
@@ -106,15 +106,15 @@ class RequestMixin(RequestBase):
             self.acknowledge()
             raise
         finally:
-            self._after_failure()
+            self._add_early_dead_letter()
 
     def on_accepted(self, *args: Any) -> None:
         """Do what Celery does, and log errors.
 
         An error raised here would keep threads and greenlets from running the task.
         """
-        self.enter(Turn.BEGUN)
-        if self.turn is Turn.REFUSED:
+        self.change_state(RequestState.BEGUN)
+        if self.delayq_state is RequestState.REFUSED:
             raise RuntimeError(f"{self.name}[{self.id!r}] does not begin: the worker refused it")
         try:
             super().on_accepted(*args)
@@ -133,12 +133,12 @@ class RequestMixin(RequestBase):
     def on_timeout(self, soft: bool, timeout: float) -> Any:
         """Record a hard time limit, and do what Celery does."""
         if not soft:
-            self._end(TimeLimitExceeded(timeout), None)
+            self._record_failure(TimeLimitExceeded(timeout), None)
         try:
             return super().on_timeout(soft, timeout)
         finally:
             if not soft:
-                self._after_failure()
+                self._add_early_dead_letter()
 
     def revoked(self) -> Any:
         """Return whether the task must not run: it is revoked, or its canvas is cancelled."""
@@ -180,7 +180,7 @@ class RequestMixin(RequestBase):
             super().acknowledge()
             return
         # Not `reject`, which sends `task-rejected`: for monitors the task has failed.
-        self._note_ending()
+        self._send_ending()
         self._on_reject(logger, self.connection_errors, False)
         self.acknowledged = True
 
@@ -192,18 +192,18 @@ class RequestMixin(RequestBase):
         if requeue and self.task.acks_late:
             self._ending = None
         else:
-            self._note_ending()
+            self._send_ending()
         super().reject(requeue=requeue)
 
-    def enter(self, turn: Turn) -> bool:
-        """Enter a turn if the transition is allowed; return whether the task is in it.
+    def change_state(self, state: RequestState) -> bool:
+        """Change the state if the transition is allowed; return whether the task is in *state*.
 
         Any thread may call this.
         """
-        with _TURN_LOCK:
-            if turn in NEXT_TURNS[self.turn]:
-                self.turn = turn
-            return self.turn is turn
+        with _STATE_LOCK:
+            if state in NEXT_STATES[self.delayq_state]:
+                self.delayq_state = state
+            return self.delayq_state is state
 
     def make_dead_letter(self, reason: str) -> None:
         """Make a dead letter of the message."""
@@ -231,7 +231,7 @@ class RequestMixin(RequestBase):
         self._ending = None
         return super()._announce_revoked(*args)
 
-    def _was_ended(self, exc: BaseException) -> bool:
+    def _was_ended_by_celery(self, exc: BaseException) -> bool:
         """Return whether a failure is only the end of a task that Celery cancelled or terminated.
 
         The message of such a task is requeued or acknowledged.
@@ -246,18 +246,17 @@ class RequestMixin(RequestBase):
         """The object that ends the delivery of the message. None for another transport."""
         return deliveries_of(self.message.channel, self.message.delivery_tag)
 
-    def _end(self, exc: BaseException, traceback: str | None) -> None:
-        """Record the last failure. Errors of this method are logged."""
+    def _record_failure(self, exc: BaseException, traceback: str | None) -> None:
+        """Record why the message becomes a dead letter, if it does. Errors are logged."""
         try:
-            self._note_last(exc, traceback)
+            if self._becomes_dead_letter(exc):
+                self._ending = self._ending_of(exc, traceback)
         except Exception:
             logger.exception("A failure of %s[%r] is kept without details", self.name, self.id)
             self._ending = Ending(f"failed: {type(exc).__name__}", {})
 
-    def _note_last(self, exc: BaseException, traceback: str | None) -> None:
-        message = self.message
+    def _becomes_dead_letter(self, exc: BaseException) -> bool:
         deliveries = self._deliveries
-        task = self.task
         if (
             deliveries is None
             or self._is_dead_lettered
@@ -265,37 +264,31 @@ class RequestMixin(RequestBase):
             or getattr(self, "_already_revoked", False)
             or getattr(self, "_already_cancelled", False)
             or isinstance(exc, (Retry, Ignore, Terminated))
-            or (isinstance(exc, Reject) and exc.requeue and task.acks_late)
         ):
-            return
+            return False
         if isinstance(exc, Reject):
-            reason = "rejected" if exc.reason is None else described(exc.reason)
-        elif (
-            deliveries.settings.dead_letters
-            and getattr(task, "dead_letter", True)
-            and "queue" in own_of(message.properties)  # else the message was not leased
-        ):
-            reason = None
-        else:
-            return
+            return not (exc.requeue and self.task.acks_late)
+        is_leased = "queue" in own_of(self.message.properties)
+        wants_dead_letter = getattr(self.task, "dead_letter", True)
+        return bool(deliveries.settings.dead_letters and wants_dead_letter and is_leased)
+
+    def _ending_of(self, exc: BaseException, traceback: str | None) -> Ending:
         context = self._context
         retries = context.retries or 0
         host, started = str(self.hostname), self.time_start
         details = details_of(exc, traceback, worker=host, retries=retries, started=started)
-        details["deliveries"] = own_of(message.properties).get("deliveries", 1)
-        attempts = attempts_of(task)
+        details["deliveries"] = own_of(self.message.properties).get("deliveries", 1)
+        attempts = attempts_of(self.task)
         if attempts is not None and attempts.policy_of(context) is not None:
             hold_chord(context)
-        elif is_reported(exc) and (
-            not isinstance(exc, Reject) or (CELERY_NOTIFIES_CHORDS and not exc.requeue)
-        ):
-            details["told"] = True
-        if reason is None:
-            after = f" after {retries} {'retry' if retries == 1 else 'retries'}" if retries else ""
-            reason = f"failed{after}: {details['exception']}: {details['message']}"
-        self._ending = Ending(reason, details)
+        elif _celery_notifies_chord(exc):
+            details[CHORD_NOTIFIED_FIELD] = True
+        if isinstance(exc, Reject):
+            return Ending("rejected" if exc.reason is None else described(exc.reason), details)
+        after = f" after {retries} {'retry' if retries == 1 else 'retries'}" if retries else ""
+        return Ending(f"failed{after}: {details['exception']}: {details['message']}", details)
 
-    def _note_ending(self) -> None:
+    def _send_ending(self) -> None:
         if self._ending is None or self.acknowledged:
             return
         ending, self._ending = self._ending, None
@@ -304,7 +297,7 @@ class RequestMixin(RequestBase):
             tag, details = self.message.delivery_tag, pack_details(ending.details)
             self._deliveries.note_failure(tag, reason=ending.reason, details=details)
 
-    def _after_failure(self) -> None:
+    def _add_early_dead_letter(self) -> None:
         """Add a dead letter for a message that was acknowledged early."""
         ending, self._ending = self._ending, None
         if ending is None or not self.acknowledged or self._is_dead_lettered:
@@ -328,8 +321,15 @@ def refuse_reserved() -> None:
     and a new call would be dropped in favour of a task that never runs.
     """
     for request in [*state.reserved_requests]:
-        if isinstance(request, RequestMixin) and request.turn is Turn.WAITING:
+        if isinstance(request, RequestMixin) and request.delayq_state is RequestState.WAITING:
             request.revoked()
+
+
+def _celery_notifies_chord(exc: BaseException) -> bool:
+    """Return whether Celery tells the chord of a task that it has failed with *exc*."""
+    if isinstance(exc, Reject) and (exc.requeue or not CELERY_NOTIFIES_CHORDS):
+        return False
+    return is_reported(exc)
 
 
 def _exception_of(exc_info: Any) -> BaseException:
@@ -344,7 +344,7 @@ def _info_of(exc: BaseException) -> ExceptionInfo:
         return ExceptionInfo()
 
 
-def _noticing_crashes(on_success: Callable[..., Any]) -> Callable[..., Any]:
+def _detect_crashes(on_success: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap ``on_success`` to detect crashes that end no process in thread and greenlet pools.
 
     ``celery.concurrency.base.apply_target`` reports a BaseException in place of a result. A killed
@@ -354,6 +354,7 @@ def _noticing_crashes(on_success: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(on_success)
     def on_success_or_crash(self: RequestMixin, result: Any, **kwargs: Any) -> Any:
         if isinstance(result, ExceptionInfo):
+            # `apply_target` raises its own error while it handles that of the task.
             crash = _exception_of(result)
             return self.on_failure(_info_of(crash.__context__ or crash))
         failed, retval, _ = result
@@ -367,7 +368,7 @@ def _noticing_crashes(on_success: Callable[..., Any]) -> Callable[..., Any]:
     return on_success_or_crash
 
 
-def with_endings(task: Any, request_cls: Any) -> type:
+def add_endings(task: Any, request_cls: Any) -> type:
     """Return a class for ``Task.Request`` that makes dead letters of failed tasks.
 
     With the setting ``history`` the class also records runs.

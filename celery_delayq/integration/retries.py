@@ -130,7 +130,7 @@ class Attempts:
             # The caller is Celery's wrapper for `autoretry_for`.
             if isinstance(exc, self._refused) or getattr(request, "delayq_gave_up", False):
                 raise failure
-            countdown, max_retries = self._said_to_celery(request, policy, countdown)
+            countdown, max_retries = self._wait_and_limit_of_wrapper(request, policy, countdown)
         else:
             request.delayq_limit = max_retries
         if not throw:
@@ -160,7 +160,7 @@ class Attempts:
                 # Celery stores it on the task, where it would apply to other messages.
                 vars(task).pop("override_max_retries", None)
 
-    def _said_to_celery(
+    def _wait_and_limit_of_wrapper(
         self, request: Context, policy: RetryPolicy | None, countdown: Any
     ) -> tuple[Any, int | None]:
         """Return wait and limit for a retry by Celery's wrapper; None means the policy's value.
@@ -205,7 +205,7 @@ class Attempts:
             return True
 
 
-class _Judged:
+class _RecordedAttempt:
     """Records a failure of the function that runs a task.
 
     Parameters
@@ -237,7 +237,7 @@ class _Judged:
             self.request.delayq_failure = exc
 
 
-class _Attempt(_Judged):
+class _RetriedAttempt(_RecordedAttempt):
     """An attempt of a task: retries a failure, or handles the last failure."""
 
     def __exit__(self, _kind: Any, exc: BaseException | None, _traceback: Any) -> None:
@@ -269,20 +269,20 @@ class _Attempt(_Judged):
             hold_chord(request)
 
 
-def judging(task: Any, run: Callable[..., Any]) -> Callable[..., Any]:
+def record_failures(task: Any, run: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap the function that runs the task: record its failures.
 
     Celery's own wrapper for ``autoretry_for`` calls this function as ``Task._orig_run``.
     """
-    return _inside(run, partial(_Judged, task))
+    return _inside(run, partial(_RecordedAttempt, task))
 
 
-def retrying(task: Any, run: Callable[..., Any]) -> Callable[..., Any]:
+def retry_failures(task: Any, run: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap ``Task.run``, one attempt: retry a failure, or handle the last failure."""
-    return _inside(run, partial(_Attempt, task))
+    return _inside(run, partial(_RetriedAttempt, task))
 
 
-def _inside(run: Callable[..., Any], attempt: Callable[[], _Judged]) -> Callable[..., Any]:
+def _inside(run: Callable[..., Any], attempt: Callable[[], _RecordedAttempt]) -> Callable[..., Any]:
     """Return a function of the same kind that runs *run* inside an attempt.
 
     Other pools and tasks use ``inspect`` to decide whether to await the result of a task.
@@ -318,7 +318,7 @@ def _inside(run: Callable[..., Any], attempt: Callable[[], _Judged]) -> Callable
     return called
 
 
-def limiting(task: Any, _stock: Callable[..., Any]) -> Callable[..., Any]:
+def apply_policy(task: Any, _stock: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap ``Task.retry``."""
     attempts: Attempts = task._delayq_attempts
 
@@ -328,7 +328,7 @@ def limiting(task: Any, _stock: Callable[..., Any]) -> Callable[..., Any]:
     return retry
 
 
-def logging_errors(_task: Any, handler: Callable[..., Any]) -> Callable[..., Any]:
+def log_handler_errors(_task: Any, handler: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap ``Task.on_retry`` or ``Task.on_failure``: errors are logged."""
 
     def handle(*args: Any, **kwargs: Any) -> None:

@@ -18,7 +18,7 @@ from celery import states
 from celery._state import get_current_task
 
 from celery_delayq.errors import InvalidETA
-from celery_delayq.integration.endings.turn import EndedBy
+from celery_delayq.integration.endings.request_state import EndedBy
 from celery_delayq.model.broker import is_leased
 from celery_delayq.model.envelope import PROPERTY, due_of_eta
 from celery_delayq.model.history import SUCCEEDED, Ending, RunRecord, reason_of
@@ -42,27 +42,27 @@ class RunMixin(RequestBase):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Wrap ``on_success`` of Celery's own request classes, which do not call ``super()``."""
         if "on_success" in cls.__dict__:
-            cls.on_success = _telling(cls.on_success)
+            cls.on_success = _record_success(cls.on_success)
         super().__init_subclass__(**kwargs)
 
-    def _end(self, exc: BaseException, traceback: str | None) -> None:
+    def _record_failure(self, exc: BaseException, traceback: str | None) -> None:
         """Record a failure or a hard time limit."""
         if not isinstance(exc, Terminated):
             self._end_run(Ending.of(exc))
-        super()._end(exc, traceback)
+        super()._record_failure(exc, traceback)
 
-    def _after_failure(self) -> None:
+    def _add_early_dead_letter(self) -> None:
         try:
-            super()._after_failure()
+            super()._add_early_dead_letter()
         finally:
-            self._note_early()
+            self._send_alone()
 
     def _announce_revoked(self, reason: str, *args: Any) -> Any:
         self._run_ending = Ending(states.REVOKED, reason)
         try:
             return super()._announce_revoked(reason, *args)
         finally:
-            self._note_early()
+            self._send_alone()
 
     def _retry_worker_lost(self, exc: BaseException, *args: Any) -> Any:
         """Drop the failure if the task is retried (Celery 5.7's ``retry_on_worker_lost``)."""
@@ -84,13 +84,13 @@ class RunMixin(RequestBase):
         if self._run_ending is None:
             self._is_early = True
         elif not self.acknowledged:
-            self._note_held()
+            self._send_with_settling()
         super().acknowledge()
 
     def reject(self, requeue: bool = False) -> None:
         """Reject the message, and send its line with it, unless the message is requeued."""
         if not (requeue or self.acknowledged):
-            self._note_held()
+            self._send_with_settling()
         super().reject(requeue=requeue)
 
     def _end_run(self, ending: Ending) -> None:
@@ -99,7 +99,7 @@ class RunMixin(RequestBase):
         if not (was_ended or self._ended_by is EndedBy.CANCEL):
             self._run_ending = ending
 
-    def _note_held(self) -> None:
+    def _send_with_settling(self) -> None:
         """Send the line together with the end of the message, if the message is leased."""
         ending = self._run_ending
         message = self.message
@@ -109,7 +109,7 @@ class RunMixin(RequestBase):
         if leased_message is not None:
             leased_message.run = self._line(ending)
 
-    def _note_early(self) -> None:
+    def _send_alone(self) -> None:
         """Send the line of a run whose message was acknowledged early, if it was leased."""
         ending = self._run_ending
         if not self._is_early or ending is None:
@@ -127,13 +127,13 @@ class RunMixin(RequestBase):
             return b""
 
 
-def _telling(on_success: Callable[..., Any]) -> Callable[..., Any]:
+def _record_success(on_success: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(on_success)
     def on_success_and_tell(self: Any, result: Any, **kwargs: Any) -> Any:
         if not result[0]:  # else `on_success` calls `on_failure`
             self._end_run(SUCCEEDED)
             if self._is_early:
-                self._note_early()
+                self._send_alone()
         return on_success(self, result, **kwargs)
 
     return on_success_and_tell

@@ -29,7 +29,7 @@ _FINALIZERS_ATTRIBUTE = "_delayq_registered"
 TASK_ALIASES = {"celery_delayq.webhook.post": "celery_delayq.webhook"}
 
 
-def returning_kept(owner: Celery, send: Callable[..., Any]) -> MethodType:
+def return_kept_result(owner: Celery, send: Callable[..., Any]) -> MethodType:
     """Wrap ``send_task`` for unique keys.
 
     If an older task keeps the key, return the result of the older task. If the new task replaces
@@ -96,7 +96,7 @@ def register(app: Any, name: str) -> None:
                 warn_once(logger, f"A task of {app!r} cannot be made: {exc!r}")
 
 
-def not_subscribing(_backend: Any, on_task_call: Callable[..., Any]) -> Callable[..., Any]:
+def skip_subscription(_backend: Any, on_task_call: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap ``on_task_call`` of a result backend, for clients for asyncio: do not subscribe.
 
     These clients query a result when it is awaited.

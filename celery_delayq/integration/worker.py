@@ -34,8 +34,9 @@ KOMBU_WAKES_LOOP = hasattr(Hub, "_create_waker")
 #: releases look them up by a wrong key: each request and its message stay until the worker ends.
 CELERY_FORGETS_REQUESTS = hasattr(state, "scheduled_requests")
 
-#: Our errors for a call that Redis refuses, and seconds until a worker repeats the call.
+#: Our errors for a call that Redis refuses.
 REFUSAL_ERRORS = (CommandRefused, StoreFull, NotAllowed)
+#: Seconds until a worker repeats a refused call.
 REFUSAL_RETRY_SECONDS = 1.0
 
 _controller: ReferenceType[Any] | None = None
@@ -47,7 +48,7 @@ def remember(controller: Any) -> None:
     _controller = ref(controller)
 
 
-def objects() -> dict[str, Any]:
+def changed_objects() -> dict[str, Any]:
     """Return the changed objects of this process' worker by name; None for missing objects."""
     controller = _worker()
     pool = getattr(controller, "pool", None)
@@ -59,7 +60,7 @@ def objects() -> dict[str, Any]:
     }
 
 
-def noting_failure(controller: Any, stop: Callable[..., Any]) -> Callable[..., None]:
+def note_cause_of_stop(controller: Any, stop: Callable[..., Any]) -> Callable[..., None]:
     """Have a stopping worker record whether an unhandled error is the cause."""
 
     def stop_and_note(*args: Any, **kwargs: Any) -> None:
@@ -81,7 +82,7 @@ def is_here() -> bool:
     return _worker() is not None
 
 
-def failed() -> bool:
+def ends_by_error() -> bool:
     """Return whether the worker ends by an error other than a lost connection.
 
     One of its messages may be the cause.
@@ -89,7 +90,7 @@ def failed() -> bool:
     return getattr(_worker(), "delayq_failed", False)
 
 
-def waking(_owner: type, call_soon: Callable[..., Any]) -> Callable[..., Any]:
+def wake_loop(_owner: type, call_soon: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap ``call_soon``: wake the event loop."""
 
     def call_soon_and_wake(consumer: Any, *args: Any, **kwargs: Any) -> Any:
@@ -103,7 +104,7 @@ def waking(_owner: type, call_soon: Callable[..., Any]) -> Callable[..., Any]:
     return call_soon_and_wake
 
 
-def looking_up_tracer(_owner: Any, _stock: Callable[..., Any]) -> Callable[..., Any]:
+def look_up_tracer(_owner: Any, _stock: Callable[..., Any]) -> Callable[..., Any]:
     """Have a consumer look up ``build_tracer`` at each call, so that replacements take effect."""
 
     def build_tracer(*args: Any, **kwargs: Any) -> Any:
@@ -112,18 +113,18 @@ def looking_up_tracer(_owner: Any, _stock: Callable[..., Any]) -> Callable[..., 
     return build_tracer
 
 
-def outliving_refusals(_owner: type, start: Callable[..., Any]) -> Callable[..., None]:
+def treat_refusals_as_outages(_owner: type, start: Callable[..., Any]) -> Callable[..., None]:
     """Wrap ``start``: the worker handles a refusal by Redis like a lost connection."""
 
-    def start_and_wait(consumer: Any, *args: Any) -> None:
+    def start_with_refusals(consumer: Any, *args: Any) -> None:
         if consumer.conninfo.transport.driver_type == "redis":
             consumer.connection_errors += REFUSAL_ERRORS + consumer.channel_errors
         start(consumer, *args)
 
-    return start_and_wait
+    return start_with_refusals
 
 
-def pausing_when_refused(_owner: type, connect: Callable[..., Any]) -> Callable[..., None]:
+def pause_after_refusal(_owner: type, connect: Callable[..., Any]) -> Callable[..., None]:
     """Wrap the reconnection of a worker: pause after a refusal."""
 
     def connect_and_pause(consumer: Any, exc: Exception) -> None:
@@ -137,7 +138,7 @@ def pausing_when_refused(_owner: type, connect: Callable[..., Any]) -> Callable[
     return connect_and_pause
 
 
-def in_its_loop(_owner: type, method: Callable[..., Any]) -> Callable[..., None]:
+def call_in_loop(_owner: type, method: Callable[..., Any]) -> Callable[..., None]:
     """Have a worker's event loop call a method, regardless of the calling thread."""
 
     def call_soon(consumer: Any, *args: Any) -> None:
@@ -146,7 +147,7 @@ def in_its_loop(_owner: type, method: Callable[..., Any]) -> Callable[..., None]
     return call_soon
 
 
-def restore_eta(task: Any, **_: Any) -> None:
+def set_request_attributes(task: Any, **_: Any) -> None:
     """Set attributes of the running task's request that Celery does not set.
 
     ``self.request.eta`` is the original ETA in ISO 8601. The message comes without an ETA, because
@@ -161,12 +162,12 @@ def restore_eta(task: Any, **_: Any) -> None:
     request.started = time.time()
 
 
-def is_thread_pool(pool: Any) -> bool:
+def runs_tasks_in_own_process(pool: Any) -> bool:
     """Return whether tasks run in threads or greenlets of the worker's own process."""
     return not isinstance(pool, PreforkPool)
 
 
-def surviving(_pool: Any, on_apply: Callable[..., Any]) -> Callable[..., Any]:
+def report_tracing_errors(_pool: Any, on_apply: Callable[..., Any]) -> Callable[..., Any]:
     """Have a pool report a task as failed when Celery's tracing of the task raises an error.
 
     An example is a result that cannot be stored. A prefork pool reports such tasks itself. In other
@@ -191,12 +192,12 @@ def surviving(_pool: Any, on_apply: Callable[..., Any]) -> Callable[..., Any]:
     return apply
 
 
-def is_prefork(pool: Any) -> bool:
+def has_async_children(pool: Any) -> bool:
     """Return whether a pool writes to its children from an event loop."""
     return hasattr(getattr(pool, "_pool", None), "_busy_workers")
 
 
-def keeping_begun(pool: Any, flush: Callable[[], Any]) -> Callable[[], None]:
+def keep_begun_tasks(pool: Any, flush: Callable[[], Any]) -> Callable[[], None]:
     """After a lost connection, have a prefork worker drop only tasks that no child has.
 
     Celery drops each task whose start it does not know, and the task is redelivered. A child may
@@ -204,7 +205,7 @@ def keeping_begun(pool: Any, flush: Callable[[], Any]) -> Callable[[], None]:
     5.6 also drops running tasks.
 
     With ``worker_max_tasks_per_child`` or ``worker_max_memory_per_child`` no task is kept. A child
-    that is about to end reads no more, and its successor has the same descriptors: the task would
+    that is about to end does not read its pipe any more. The job would stay bound to that pipe,
     wait for ever and keep a place in the pool.
     """
     processes = pool._pool
@@ -228,7 +229,7 @@ def keeping_begun(pool: Any, flush: Callable[[], Any]) -> Callable[[], None]:
     return flush_and_keep
 
 
-def not_waiting(hub: Any, fire_timers: Callable[..., float]) -> Callable[..., float]:
+def poll_without_waiting(hub: Any, fire_timers: Callable[..., float]) -> Callable[..., float]:
     """Have an event loop poll without waiting while it has callbacks to run.
 
     ``Hub.create_loop`` waits for its next timer, up to ten seconds, even if a callback has just
@@ -244,10 +245,10 @@ def not_waiting(hub: Any, fire_timers: Callable[..., float]) -> Callable[..., fl
 
 def reads_results(_owner: Any) -> bool:
     """Return whether the event loop reads the results of the pool's children."""
-    return hasattr(objects()["processes"], "_fileno_to_outq")
+    return hasattr(changed_objects()["processes"], "_fileno_to_outq")
 
 
-def watching_living(_processes: Any, watch: Callable[..., None]) -> Callable[..., None]:
+def watch_living_children(_processes: Any, watch: Callable[..., None]) -> Callable[..., None]:
     """Have a prefork worker that reconnects ignore children that have ended.
 
     The pipe of a child closes a moment before the child ends. In between Celery has closed the
@@ -266,7 +267,7 @@ def has_queue(pool: Any) -> bool:
     return getattr(getattr(pool, "executor", None), "_work_queue", None) is not None
 
 
-def dropping_waiting(pool: Any, _flush: Callable[..., Any]) -> Callable[[], None]:
+def drop_waiting_tasks(pool: Any, _flush: Callable[..., Any]) -> Callable[[], None]:
     """After a lost connection, drop the tasks that no thread of a pool has begun.
 
     Celery drops them only in a prefork pool. In other pools they would run although their messages
@@ -287,7 +288,7 @@ def dropping_waiting(pool: Any, _flush: Callable[..., Any]) -> Callable[[], None
     return flush
 
 
-def waiting_for_threads(pool: Any, _on_terminate: Callable[..., Any]) -> Callable[[], None]:
+def wait_for_threads(pool: Any, _on_terminate: Callable[..., Any]) -> Callable[[], None]:
     """Have a cold shutdown wait for the threads of a pool before the messages are requeued.
 
     A thread cannot be ended, and Python waits for it at exit: a message that is requeued before
@@ -344,7 +345,7 @@ def backlog() -> int:
     return waiting // max(1, int(controller.pool.num_processes))
 
 
-def lost_connection(channel: Any) -> bool:
+def is_reconnecting(channel: Any) -> bool:
     """Return whether a worker closes *channel* only to reconnect, while its tasks continue."""
     return consumes_tasks(channel) and _worker().blueprint.state == bootsteps.RUN
 

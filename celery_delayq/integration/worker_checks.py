@@ -38,7 +38,7 @@ def check_worker(sender: Any, **_: Any) -> None:
         warn_once(logger, text)
 
 
-def showing_what_is_on(controller: Any, startup_info: Callable[..., str]) -> Callable[..., str]:
+def show_enabled_parts(controller: Any, startup_info: Callable[..., str]) -> Callable[..., str]:
     """Wrap ``startup_info``: the banner of a worker shows which parts of this package are on."""
 
     def startup_info_with_parts(*args: Any, **kwargs: Any) -> str:
@@ -46,14 +46,14 @@ def showing_what_is_on(controller: Any, startup_info: Callable[..., str]) -> Cal
         for place, line in enumerate(lines):
             before, marker, _ = line.partition(_BANNER_LINE)
             if marker:
-                lines.insert(place + 1, f"{' ' * len(before)}{_what_is_on(controller.app)}\n")
+                lines.insert(place + 1, f"{' ' * len(before)}{_enabled_parts(controller.app)}\n")
                 break
         return "".join(lines)
 
     return startup_info_with_parts
 
 
-def _what_is_on(app: Any) -> str:
+def _enabled_parts(app: Any) -> str:
     with app.connection_for_read() as connection:
         settings = getattr(connection.transport, "settings", None)
         on_rabbitmq = hasattr(connection.transport, "dead_letter_connection")

@@ -26,6 +26,8 @@ MAX_TRACEBACK_CHARACTERS = 8000
 #: Characters of an exception's text that are kept.
 MAX_TEXT_CHARACTERS = 1000
 
+#: Field of the details: whether the chord of the task was notified of its failure.
+CHORD_NOTIFIED_FIELD = "told"
 
 #: Beginnings of the reasons of messages that killed their workers or processes.
 _CRASH_REASONS = ("its worker died ", "its process died ", "killed its process ")

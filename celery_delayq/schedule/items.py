@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 from celery import Celery, Signature, Task
+from kombu.utils.uuid import uuid
 
 from celery_delayq.errors import DelayQError
 from celery_delayq.model.names import UTF8_TEXT
 from celery_delayq.model.publish_outcome import Stored
 from celery_delayq.schedule.message_template import Job, TargetTask, message_id_of_id
-from celery_delayq.utils.ids import new_id
 
 #: Most tasks whose targets are remembered.
 MAX_CACHED_TARGETS = 1024
@@ -203,7 +203,7 @@ class ItemReader:
         if options and (misplaced := sorted(REFUSED_OPTIONS & options.keys())):
             raise InvalidItem(f"{', '.join(misplaced)}: not among the options of an item")
         if id is None:
-            id = new_id()
+            id = uuid()
             message_id = id[-12:] + id[:4]
         elif type(id) is str and id:
             try:

@@ -464,7 +464,7 @@ class Channel(stock.Channel):
             return
         self.connection.stop_dispatcher(self)
         self._closing = True
-        reconnects = worker.lost_connection(self.main_channel)
+        reconnects = worker.is_reconnecting(self.main_channel)
         consumer: Consumer | None = vars(self).get("consumer")
         deliveries: Deliveries | None = vars(self).get("deliveries")
         try:

@@ -87,7 +87,7 @@ class Deliveries:
             gc.collect()  # messages that Celery has dropped must not look alive
             self.keeper.requeue_idle(leased)
         else:
-            self.requeue(leased, counted="died" if worker.failed() else "requeued")
+            self.requeue(leased, counted="died" if worker.ends_by_error() else "requeued")
 
     def note_failure(
         self, tag: str, *, crashed: bool = False, reason: str | None = None, details: bytes = b""

@@ -63,7 +63,7 @@ class QoS(stock.QoS):
         for tag in leased:
             del self._delivered[tag]
         if leased:
-            reconnects = worker.lost_connection(self.channel.main_channel)
+            reconnects = worker.is_reconnecting(self.channel.main_channel)
             self.channel.deliveries.hand_back(leased, reconnects=reconnects)
 
     def restore_visible(self, *args: Any, **kwargs: Any) -> None:

@@ -9,13 +9,13 @@ from typing import Any
 from celery import bootsteps
 from celery.worker import state
 
-from celery_delayq.integration.endings.turn import Turn
+from celery_delayq.integration.endings.request_state import RequestState
 from celery_delayq.utils.text import described
 
 logger = logging.getLogger(__name__)
 
 
-def giving_back(controller: Any, process_task: Callable[..., Any]) -> Callable[[Any], None]:
+def give_up_on_error(controller: Any, process_task: Callable[..., Any]) -> Callable[[Any], None]:
     """Wrap ``_process_task``, which gives a request to the pool: an error ends only this request.
 
     The caller may be the semaphore of the pool while another task ends. An exception would lose
@@ -23,14 +23,14 @@ def giving_back(controller: Any, process_task: Callable[..., Any]) -> Callable[[
     """
 
     def process(request: Any) -> None:
-        if not hasattr(request, "turn"):  # the app got this task after the worker started
+        if not hasattr(request, "delayq_state"):  # the app got this task after the worker started
             process_task(request)
             return
         try:
-            if request.turn is Turn.REFUSED:
+            if request.delayq_state is RequestState.REFUSED:
                 _release_place(controller)
                 return
-            request.enter(Turn.GIVEN)
+            request.change_state(RequestState.GIVEN)
             process_task(request)
         except MemoryError:  # the worker ends, and its messages are requeued
             raise
@@ -41,21 +41,21 @@ def giving_back(controller: Any, process_task: Callable[..., Any]) -> Callable[[
     return process
 
 
-def keeping_others(_owner: type, move: Callable[..., Any]) -> Callable[..., Any]:
+def keep_other_requests(_owner: type, move: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap ``_limit_move_to_pool``, which gives a request to the pool after its rate limit.
 
     The caller is a timer, or is about to handle another message.
     """
 
     def move_to_pool(consumer: Any, request: Any) -> None:
-        if getattr(request, "turn", None) is Turn.REFUSED:
+        if getattr(request, "delayq_state", None) is RequestState.REFUSED:
             return
         try:
             move(consumer, request)
         except MemoryError:  # the worker ends, and its messages are requeued
             raise
         except Exception as exc:
-            if not hasattr(request, "turn"):
+            if not hasattr(request, "delayq_state"):
                 raise
             _give_up(consumer.controller, request, exc)
 
@@ -69,9 +69,9 @@ def _give_up(controller: Any, request: Any, exc: Exception) -> bool:
     """
     logger.exception("Giving %s[%r] to the pool has failed", request.name, request.id)
     if _has_taken(controller.pool, request):
-        request.enter(Turn.GIVEN)
+        request.change_state(RequestState.GIVEN)
         return False
-    if not request.enter(Turn.REFUSED):  # the task has begun in another thread
+    if not request.change_state(RequestState.REFUSED):  # the task has begun in another thread
         return False
     state.task_ready(request)
     # A worker that ends requeues its messages; a cold shutdown stops the pool first.
@@ -86,7 +86,7 @@ def refuse(message: Any) -> bool:
     request = getattr(message, "delayq_request", _no_request)()
     if request is None:
         return True
-    if request.turn is Turn.GIVEN or not request.enter(Turn.REFUSED):
+    if request.delayq_state is RequestState.GIVEN or not request.change_state(RequestState.REFUSED):
         return False
     state.task_ready(request)
     return True

@@ -20,7 +20,7 @@ from celery.exceptions import BackendGetMetaError
 logger = logging.getLogger(__name__)
 
 
-def logging_errors(_owner: type, mark: Callable[..., Any]) -> Callable[..., Any]:
+def log_backend_errors(_owner: type, mark: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap a method ``mark_as_…`` of a result backend: an error is logged.
 
     After an error the method returns False, and the exception to store is marked as unreported.
@@ -38,12 +38,12 @@ def logging_errors(_owner: type, mark: Callable[..., Any]) -> Callable[..., Any]
     return mark_or_log
 
 
-def logging_errors_of_requests(owner: type, mark: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap ``mark_as_revoked`` like :func:`logging_errors`, for a call with a request.
+def log_revoke_errors(owner: type, mark: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap ``mark_as_revoked`` like :func:`log_backend_errors`, for a call with a request.
 
     Remote control calls it without a request, and handles the errors itself.
     """
-    mark_and_log = logging_errors(owner, mark)
+    mark_and_log = log_backend_errors(owner, mark)
 
     def mark_as_revoked(
         backend: Any, task_id: str, reason: str = "", request: Any = None, *args: Any, **kwargs: Any
@@ -61,7 +61,7 @@ def is_reported(exc: BaseException) -> bool:
     return not getattr(exc, "delayq_unreported", False)
 
 
-def starting_anyway(_owner: type, store: Callable[..., Any]) -> Callable[..., Any]:
+def start_despite_error(_owner: type, store: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap ``store_result`` of a result backend: an error for the state STARTED is logged."""
 
     def store_result(
@@ -78,7 +78,7 @@ def starting_anyway(_owner: type, store: Callable[..., Any]) -> Callable[..., An
     return store_result
 
 
-def unknown_when_away(_owner: ModuleType, result_cls: type) -> type:
+def make_state_unknown(_owner: ModuleType, result_cls: type) -> type:
     """Return a result class whose state is unknown while the result backend is unavailable.
 
     With ``worker_deduplicate_successful_tasks`` Celery reads the state before it repeats a task.

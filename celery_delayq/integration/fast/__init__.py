@@ -9,42 +9,19 @@ from __future__ import annotations
 import os
 
 from celery_delayq.errors import ConfigError
-from celery_delayq.integration.fast import (
-    acks,
-    bodies,
-    declared,
-    events,
-    headers,
-    ids,
-    parents,
-    properties,
-    reports,
-    settings,
-    writes,
-)
+from celery_delayq.integration.fast import bodies, declared, headers, settings, writes
 from celery_delayq.integration.fast.group import Group
 
 VARIABLE = "DELAYQ_FAST"
 
-GROUPS = (
-    settings.GROUP,
-    ids.GROUP,
-    parents.GROUP,
-    properties.GROUP,
-    headers.GROUP,
-    declared.GROUP,
-    acks.GROUP,
-    bodies.GROUP,
-    reports.GROUP,
-    writes.GROUP,
-    events.GROUP,
-)
+GROUPS = (settings.GROUP, headers.GROUP, declared.GROUP, bodies.GROUP, writes.GROUP)
 
 
-def chosen(value: str) -> tuple[Group, ...]:
+def groups_of(value: str) -> tuple[Group, ...]:
     """Return the groups that a value of ``DELAYQ_FAST`` leaves on.
 
-    The benchmark also switches off single groups, such as ``-ids,-writes``.
+    An empty value means 1. The benchmark also switches off single groups, such as
+    ``-headers,-writes``.
 
     Raises
     ------
@@ -55,18 +32,18 @@ def chosen(value: str) -> tuple[Group, ...]:
         return GROUPS
     if value == "0":
         return ()
-    off = {each.removeprefix("-") for each in value.split(",") if each.startswith("-")}
-    unknown = off - {group.name for group in GROUPS}
-    if unknown or len(off) != len(value.split(",")):
+    items = value.split(",")
+    off = {item.removeprefix("-") for item in items}
+    if not all(item.startswith("-") for item in items) or off - {group.name for group in GROUPS}:
         names = ", ".join(group.name for group in GROUPS)
         raise ConfigError(
             f"{VARIABLE}={value!r}: expected 0 (off), 1 (on), or names of groups with a minus "
-            f"before each, such as -ids; there are {names}"
+            f"before each, such as -headers; there are {names}"
         )
     return tuple(group for group in GROUPS if group.name not in off)
 
 
-_ON = chosen(os.environ.get(VARIABLE, ""))
+_ON = groups_of(os.environ.get(VARIABLE, ""))
 
 #: Made by ``DelayQ(app)``, for all apps of the process.
 PROCESS = tuple(change for group in _ON for change in group.process)

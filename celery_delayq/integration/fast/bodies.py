@@ -13,7 +13,7 @@ from celery_delayq.integration.fast.group import Group
 from celery_delayq.integration.replace import Replace
 
 
-def decoding_once(_owner: type, init: Callable[..., None]) -> Callable[..., None]:
+def decode_once(_owner: type, init: Callable[..., None]) -> Callable[..., None]:
     """Wrap the constructor of requests: use the body that the message has already decoded."""
 
     def __init__(request: Any, message: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
@@ -29,8 +29,9 @@ GROUP = Group(
     worker=(
         Replace(
             target="celery.worker.request:Request.__init__",
-            by=decoding_once,
-            why="the body is decoded by the consumer, and once more by who runs the task",
+            by=decode_once,
+            without="The consumer decodes the body of a message, and the process that runs the task"
+            " decodes it again.",
         ),
     ),
     upstream="celery: in `celery.worker.strategy.default` give the request "

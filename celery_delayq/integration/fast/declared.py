@@ -1,8 +1,8 @@
 """Do not copy queues and exchanges that are already declared.
 
 For each message kombu binds a copy of the queue and of its exchange to the channel, only to find
-that the queue is declared. For each producer from a pool, kombu binds a copy of an exchange
-without a name. Transports of other brokers are unchanged: another app of the process may use one.
+that the queue is declared. For each producer from a pool, kombu copies the nameless
+default exchange. Transports of other brokers are unchanged: another app of the process may use one.
 Benchmark row: ``fast-declared``.
 """
 
@@ -28,12 +28,12 @@ _NO_EXCHANGE = _NoExchange()
 
 
 def _is_ours(connection: Any) -> bool:
-    """Return whether the transport is ours. Cheaper than a test of its class."""
+    """Return whether the transport is ours: only ours has ``batches``."""
     return connection is not None and hasattr(connection.transport, "batches")
 
 
-def knowing_declared(_owner: type, declare: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap ``Producer.maybe_declare``: first test, as kombu does, whether a queue is declared."""
+def skip_declared(_owner: type, declare: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap ``Producer.maybe_declare``: test whether a queue is declared before kombu copies it."""
 
     def maybe_declare(producer: Any, entity: Any, *args: Any, **policy: Any) -> Any:
         if isinstance(entity, Queue) and entity.can_cache_declaration:
@@ -45,7 +45,7 @@ def knowing_declared(_owner: type, declare: Callable[..., Any]) -> Callable[...,
     return maybe_declare
 
 
-def without_exchange(_owner: type, create: Callable[..., Any]) -> Callable[..., Any]:
+def skip_unnamed_exchange(_owner: type, create: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap ``create_producer`` of a pool: an exchange without a name is never copied."""
 
     def create_producer(pool: Any) -> Any:
@@ -63,13 +63,15 @@ GROUP = Group(
     process=(
         Replace(
             target="kombu.messaging:Producer.maybe_declare",
-            by=knowing_declared,
-            why="kombu copies a queue and its exchange to find that the queue is declared",
+            by=skip_declared,
+            without="kombu copies a queue and its exchange before it tests whether the queue is "
+            "declared.",
         ),
         Replace(
             target="kombu.pools:ProducerPool.create_producer",
-            by=without_exchange,
-            why="kombu copies an exchange without a name for each producer that it takes",
+            by=skip_unnamed_exchange,
+            without="kombu copies the nameless default exchange for each producer that it takes "
+            "from a pool.",
         ),
     ),
     upstream="kombu: have `_maybe_declare` test `hash(entity) in declared_entities` before "

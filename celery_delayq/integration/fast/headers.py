@@ -23,7 +23,7 @@ _origin = cache(anon_nodename)
 os.register_at_fork(after_in_child=_origin.cache_clear)
 
 
-def giving_headers(_owner: type, create: Callable[..., Any]) -> Callable[..., Any]:
+def compute_headers(_owner: type, create: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap ``as_task_v2``: pass the headers that can be computed faster."""
 
     def as_task_v2(
@@ -51,8 +51,9 @@ GROUP = Group(
     process=(
         Replace(
             target="celery.app.amqp:AMQP.as_task_v2",
-            by=giving_headers,
-            why="Celery takes a tenth of the time of sending for texts of simple arguments",
+            by=compute_headers,
+            without="Celery spends a tenth of the time of a publish on the texts of simple "
+            "arguments.",
         ),
     ),
     upstream="celery: have `saferepr` return `repr(o)` for flat tuples, lists and dictionaries of "

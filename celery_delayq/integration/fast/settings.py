@@ -19,7 +19,7 @@ from celery_delayq.integration.replace import Replace
 CELERY_LOOKS_BY_PLACE: bool = ConfigurationView({"a": True}, [{"x_a": False}], prefix="x")["a"]
 
 
-def finding_settings(_owner: Any, stock: Callable[..., Any]) -> Callable[..., Any]:
+def find_settings(_owner: Any, stock: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap the lookup of a setting: use stored names, and raise no exceptions."""
 
     def find(settings: Any, key: str) -> Any:
@@ -41,10 +41,11 @@ GROUP = Group(
     process=(
         Replace(
             target="celery.utils.collections:ConfigurationView.__getitem__",
-            by=finding_settings,
+            by=find_settings,
             versions="celery>=5.7",
             is_needed=CELERY_LOOKS_BY_PLACE,
-            why="Celery looks five settings up for each task, with an exception for each place",
+            without="Celery looks up five settings for each task, and raises an exception for each "
+            "place without the setting.",
         ),
     ),
     upstream="celery: in `ConfigurationView.__getitem__` test `if name in place` instead of "

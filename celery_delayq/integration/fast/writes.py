@@ -21,8 +21,8 @@ from celery_delayq.integration.replace import Replace
 logger = logging.getLogger(__name__)
 
 
-class StillRegistered:
-    """An event loop that ignores the removal of a writer that is not registered."""
+class LenientHub:
+    """Forwards to an event loop. To remove a writer that is not registered is no error."""
 
     consolidate_callback: Callable[[list[int]], None]
 
@@ -38,14 +38,14 @@ class StillRegistered:
             self._hub.remove_writer(fd)
 
 
-def in_one_write(job: Any) -> None:
-    """Have a pool write a task and its length together, if a pipe takes both or nothing."""
+def join_length_and_body(job: Any) -> None:
+    """Have a pool write the length of a task and the task in one write, if that is atomic."""
     length, body, size = job._payload
     if len(length) + size <= PIPE_BUF:
         job._payload = memoryview(b"".join((length, body))), memoryview(b""), 0
 
 
-def _replace(pool: Any, fd: int) -> None:
+def _terminate_child(pool: Any, fd: int) -> None:
     """End a child whose pipe is broken; Celery gives its task to another one."""
     pool._active_writes.discard(fd)
     child = pool._fileno_to_inq.get(fd)
@@ -53,7 +53,7 @@ def _replace(pool: Any, fd: int) -> None:
         child.terminate()
 
 
-def writing_at_once(_owner: type, create: Callable[..., None]) -> Callable[..., None]:
+def write_at_once(_owner: type, create: Callable[..., None]) -> Callable[..., None]:
     """Have a pool write a task to a free child at once.
 
     If a pipe is full, the rest is written when the poller reports room. With ``-O fair`` (the
@@ -62,9 +62,11 @@ def writing_at_once(_owner: type, create: Callable[..., None]) -> Callable[..., 
     """
 
     def create_write_handlers(pool: Any, hub: Hub, *args: Any, **kwargs: Any) -> None:
-        loop = StillRegistered(hub)
+        loop = LenientHub(hub)
         create(pool, loop, *args, **kwargs)
-        write = hub.consolidate_callback = loop.consolidate_callback
+        # Celery stores the function that writes to children as the loop's `consolidate_callback`.
+        write = loop.consolidate_callback
+        hub.consolidate_callback = write
         if pool.sched_strategy != SCHED_STRATEGY_FAIR:
             return
         busy, children, waiting = pool._busy_workers, pool._all_inqueues, pool.outbound_buffer
@@ -81,11 +83,11 @@ def writing_at_once(_owner: type, create: Callable[..., None]) -> Callable[..., 
                     write([fd])
                 except Exception:
                     logger.exception("A task cannot be written to a child, which is replaced")
-                    _replace(pool, fd)
+                    _terminate_child(pool, fd)
 
         def put_and_write(job: tuple[Any, ...]) -> None:
             put(job)
-            in_one_write(waiting[-1])
+            join_length_and_body(waiting[-1])
             write_to_free()
 
         pool._quick_put = put_and_write
@@ -100,9 +102,9 @@ GROUP = Group(
     worker=(
         Replace(
             target="celery.concurrency.asynpool:AsynPool._create_write_handlers",
-            by=writing_at_once,
-            why="a task is written to a free child only when the poller has said that there is "
-            "room",
+            by=write_at_once,
+            without="Celery writes a task to a free child only after the poller has reported that "
+            "its pipe is writable.",
         ),
     ),
     upstream="celery: in `AsynPool._create_write_handlers` have `_put_back` and `_quick_put` call "

@@ -20,7 +20,7 @@ def status_of(error: DelayQError) -> int:
     return 400 if isinstance(error, ValueError) else 500
 
 
-def naming_errors(_owner: Any, stock: Callable[..., Any]) -> Callable[..., Any]:
+def name_errors(_owner: Any, stock: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap ``send_error``, which gets our error, or an error that Flower raised from ours."""
 
     def send_error(handler: Any, status_code: int = 500, **options: Any) -> Any:
@@ -40,8 +40,8 @@ def naming_errors(_owner: Any, stock: Callable[..., Any]) -> Callable[..., Any]:
 CHANGES = (
     Replace(
         target="flower_api.BaseApiHandler.send_error",
-        by=naming_errors,
-        why="an error of ours, such as a unique key that is taken, is an empty 500",
+        by=name_errors,
+        without="Flower answers an error of ours, such as a taken unique key, with an empty 500.",
         promise=Promise.REMOTE_CONTROL,
         upstream="flower: answer with the text of the exception.",
     ),

@@ -48,7 +48,7 @@ class ClusterCounts:
             return [{"name": name, "messages": number} for name, number in found.items()]
 
 
-def with_clusters(_owner: Any, stock: Callable[..., Any]) -> Callable[..., Any]:
+def count_clusters(_owner: Any, stock: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap ``Broker.__new__``, which chooses a class by the scheme of the URL."""
 
     def new(cls: Any, url: str, *args: Any, **options: Any) -> Any:
@@ -63,8 +63,8 @@ def with_clusters(_owner: Any, stock: Callable[..., Any]) -> Callable[..., Any]:
 CHANGES = (
     Replace(
         target="flower_broker.Broker.__new__",
-        by=with_clusters,
-        why="Flower's page of the broker knows no Redis Cluster, and shows no counts",
+        by=count_clusters,
+        without="Flower's page of the broker does not know a Redis Cluster, and shows no counts.",
         promise=Promise.REMOTE_CONTROL,
     ),
 )

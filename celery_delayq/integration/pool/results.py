@@ -32,7 +32,7 @@ MESSAGE_REST_SECONDS = 10.0
 _LENGTH = struct.Struct(">i")
 
 
-def reading_all(_owner: type, _make: Callable[..., Any]) -> Callable[..., Any]:
+def read_all_messages(_owner: type, _make: Callable[..., Any]) -> Callable[..., Any]:
     """Have a pool read everything that a child has written at once.
 
     The first part of an incomplete message is stored with its child, because the event loop is
@@ -109,7 +109,7 @@ def _end(data: bytes | bytearray, at: int = 0) -> int:
     return _LENGTH.size + length
 
 
-def ending_flush(_owner: type, flush: Callable[..., Any]) -> Callable[..., Any]:
+def end_flush(_owner: type, flush: Callable[..., Any]) -> Callable[..., Any]:
     """Have a stopping worker read an incomplete result without waiting for ever.
 
     A process that is killed while it sends a result leaves a part of the result in its pipe. Celery
@@ -130,7 +130,7 @@ def ending_flush(_owner: type, flush: Callable[..., Any]) -> Callable[..., Any]:
     return flush_that_ends
 
 
-def flushing_whole(_owner: type, flush: Callable[..., Any]) -> Callable[..., None]:
+def flush_whole_messages(_owner: type, flush: Callable[..., Any]) -> Callable[..., None]:
     """When a child has ended, have a pool first read the rest of a message.
 
     Celery would read this rest as a new message of arbitrary length.
@@ -161,7 +161,7 @@ def _read_rest(child: Any, fd: int, receive: Callable[[Any], object]) -> bool:
     return True
 
 
-def reading_open(processes: Any, register: Callable[[Hub], None]) -> Callable[[Hub], None]:
+def ignore_closed_pipes(processes: Any, register: Callable[[Hub], None]) -> Callable[[Hub], None]:
     """Have a worker that reconnects ignore closed pipes of its children.
 
     Celery closes the pipe of a killed child (``AsynPool.on_partial_read``) but keeps its descriptor
@@ -177,7 +177,7 @@ def reading_open(processes: Any, register: Callable[[Hub], None]) -> Callable[[H
     return register_open
 
 
-def sending_readable(_owner: type, begin: Callable[..., None]) -> Callable[..., None]:
+def send_readable_failures(_owner: type, begin: Callable[..., None]) -> Callable[..., None]:
     """Have a child report a failure by an exception that the worker can read."""
 
     def on_loop_start(child: Any, pid: int) -> None:

@@ -14,7 +14,7 @@ MAX_DEAD_CHILDREN = 2
 CLEAN_EXIT_CODES = (EX_OK, EX_RECYCLE)
 
 
-def counting_children(_owner: type, on_partial_read: Callable[..., None]) -> Callable[..., None]:
+def count_lost_children(_owner: type, on_partial_read: Callable[..., None]) -> Callable[..., None]:
     """Have a pool give up a task that kills each child that reads the task.
 
     A child dies before it begins a task whose arguments it cannot unpickle. Celery then gives the

@@ -82,7 +82,7 @@ def _set_prefix(channel: Any, prefix: str) -> None:
 def _pool_of(channel: Any) -> Any:
     if channel._pool is None:
         pool = channel._get_pool()
-        if worker.objects()["worker"] is not None:
+        if worker.changed_objects()["worker"] is not None:
             pool.connection_kwargs = _hurried(pool.connection_kwargs)
         channel._pool = pool
     return channel._pool

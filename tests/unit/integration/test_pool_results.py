@@ -50,7 +50,7 @@ class Worker:
         self.received: list[Any] = []
         self.fileno_to_outq = {child.fd: child}
         self.on_state_change: Any = self.received.append
-        self.on_readable = results.reading_all(Worker, print)(self, self.hub)
+        self.on_readable = results.read_all_messages(Worker, print)(self, self.hub)
         self.hub.add_reader(child.fd, self.on_readable, child.fd)
 
 
@@ -139,7 +139,7 @@ def test_a_signal_that_ends_the_loop_loses_none_that_was_read(child: Child, work
     worker.on_state_change = worker.received.append
     removed: list[int] = []
 
-    flush = results.ending_flush(Worker, lambda *_: None)
+    flush = results.end_flush(Worker, lambda *_: None)
     flush(worker, child.fd, removed.append, worker.fileno_to_outq, worker.on_state_change)
 
     assert (worker.received, removed) == ([2, 3], [])
@@ -153,7 +153,7 @@ def test_what_a_child_leaves_is_read_from_where_reading_had_stopped(
     pool = SimpleNamespace(_result_handler=worker)
     flushed: list[Any] = []
 
-    results.flushing_whole(Worker, lambda _pool, each: flushed.append(each))(pool, child)
+    results.flush_whole_messages(Worker, lambda _pool, each: flushed.append(each))(pool, child)
 
     read = ([BEGUN], [child]) if ends == "with the rest" else ([], [])
     assert (worker.received, flushed) == read
@@ -187,7 +187,7 @@ def test_a_worker_that_stops_reads_the_rest_of_a_message_or_the_end_of_its_pipe(
     removed: list[int] = []
     flushed: list[int] = []
 
-    flush = results.ending_flush(Worker, lambda _worker, fd, *_: flushed.append(fd))
+    flush = results.end_flush(Worker, lambda _worker, fd, *_: flushed.append(fd))
     flush(worker, child.fd, removed.append, worker.fileno_to_outq, worker.on_state_change)
 
     if ends == "with the rest":
@@ -205,7 +205,7 @@ def test_a_worker_that_stops_does_not_wait_for_ever_for_the_rest(
     read_half(worker, child, rest=False)
     removed: list[int] = []
 
-    flush = results.ending_flush(Worker, lambda *_: pytest.fail("it reads what has no beginning"))
+    flush = results.end_flush(Worker, lambda *_: pytest.fail("it reads what has no beginning"))
     flush(worker, child.fd, removed.append, worker.fileno_to_outq, worker.on_state_change)
 
     os.close(inherited)
@@ -222,7 +222,7 @@ def test_a_connection_with_the_number_of_a_closed_pipe_is_not_read_as_results() 
     killed.outq._reader.close()
 
     registered: list[Any] = []
-    results.reading_open(processes, lambda _: registered.extend(listed.values()))(hub)
+    results.ignore_closed_pipes(processes, lambda _: registered.extend(listed.values()))(hub)
 
     assert registered == [living]
 
@@ -232,7 +232,7 @@ def test_a_child_reports_a_failure_by_an_exception_that_can_be_read(child: Child
         pass
 
     begun: list[int] = []
-    results.sending_readable(Child, lambda _child, pid: begun.append(pid))(child, 4711)
+    results.send_readable_failures(Child, lambda _child, pid: begun.append(pid))(child, 4711)
 
     try:
         raise Local("no")

@@ -36,7 +36,7 @@ def test_a_task_has_crashed_when_three_children_have_died_of_it(
 ) -> None:
     """The pool names a child again while the task waits for another one."""
     pool = Lost()
-    on_child_lost = tasks.counting_children(Lost, Lost.give_on)
+    on_child_lost = tasks.count_lost_children(Lost, Lost.give_on)
 
     for pid in children:
         on_child_lost(pool, pool.job, SimpleNamespace(pid=pid, exitcode=1))

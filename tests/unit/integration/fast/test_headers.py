@@ -34,7 +34,7 @@ def test_a_message_has_the_headers_that_celery_makes(
     factory: type[AMQP], given: dict[str, Any]
 ) -> None:
     app = Celery("app", set_as_current=False)
-    ours = headers.giving_headers(AMQP, FUNCTION)
+    ours = headers.compute_headers(AMQP, FUNCTION)
 
     expected, made = (as_task(factory(app), "id", "name", **given) for as_task in (FUNCTION, ours))
 

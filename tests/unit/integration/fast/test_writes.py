@@ -47,7 +47,7 @@ def pipe() -> Iterator[tuple[int, int]]:
 
 
 def test_only_a_writer_that_is_there_is_removed(hub: CountingHub, pipe: tuple[int, int]) -> None:
-    loop = writes.StillRegistered(hub)
+    loop = writes.LenientHub(hub)
     _, there = pipe
 
     loop.remove_writer(there)
@@ -88,7 +88,7 @@ def test_free_children_are_written_to_before_the_loop_polls(
         loop.consolidate_callback = write
         pool._quick_put = pool.outbound_buffer.append
 
-    writes.writing_at_once(Pool, create)(pool, hub)
+    writes.write_at_once(Pool, create)(pool, hub)
     pool.on_poll_start()
 
     assert (pool.written, hub.consolidate_callback) == (written, write)
@@ -103,7 +103,7 @@ def test_a_task_is_written_to_a_free_child_when_it_comes(hub: CountingHub) -> No
         loop.consolidate_callback = pool.written.append
         pool._quick_put = pool.outbound_buffer.append
 
-    writes.writing_at_once(Pool, create)(pool, hub)
+    writes.write_at_once(Pool, create)(pool, hub)
     pool._quick_put(job)
 
     assert (pool.outbound_buffer, pool.written) == ([job], [[3]])
@@ -117,7 +117,7 @@ def test_a_task_that_a_pipe_takes_whole_or_not_is_written_with_its_length(
 ) -> None:
     job = SimpleNamespace(_payload=(memoryview(b"size"), memoryview(b"x" * size), size))
 
-    writes.in_one_write(job)
+    writes.join_length_and_body(job)
 
     first, body, left = job._payload
     assert (len(first), len(body), left) == (length, rest, rest)
@@ -131,6 +131,6 @@ def test_children_that_hold_several_tasks_are_written_to_as_celery_does(hub: Cou
         loop.consolidate_callback = pool.written.append
         pool.on_poll_start = print
 
-    writes.writing_at_once(Pool, create)(pool, hub)
+    writes.write_at_once(Pool, create)(pool, hub)
 
     assert pool.on_poll_start is print

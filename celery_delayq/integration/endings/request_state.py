@@ -5,8 +5,8 @@ from __future__ import annotations
 from enum import Enum, auto
 
 
-class Turn(Enum):
-    """State of a task in a worker until it begins. :data:`NEXT_TURNS` has the transitions."""
+class RequestState(Enum):
+    """State of a task in a worker until it begins. :data:`NEXT_STATES` has the transitions."""
 
     #: The worker has the task.
     WAITING = auto()
@@ -19,11 +19,11 @@ class Turn(Enum):
 
 
 #: The allowed next states. A thread of the pool enters BEGUN, the worker's loop all others.
-NEXT_TURNS = {
-    Turn.WAITING: {Turn.GIVEN, Turn.BEGUN, Turn.REFUSED},
-    Turn.GIVEN: {Turn.BEGUN, Turn.REFUSED},
-    Turn.BEGUN: set[Turn](),
-    Turn.REFUSED: set[Turn](),
+NEXT_STATES = {
+    RequestState.WAITING: {RequestState.GIVEN, RequestState.BEGUN, RequestState.REFUSED},
+    RequestState.GIVEN: {RequestState.BEGUN, RequestState.REFUSED},
+    RequestState.BEGUN: set[RequestState](),
+    RequestState.REFUSED: set[RequestState](),
 }
 
 
