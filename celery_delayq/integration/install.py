@@ -179,8 +179,7 @@ PROCESS = (
     Connect(
         target="signals.task_retry",
         receiver=send_task.note_superseded,
-        without="Nobody is told that a retry was dropped because another task has taken its unique "
-        "key.",
+        without="A retry that was dropped for its unique key is not reported.",
         promise=Promise.UNIQUE_KEYS,
     ),
     Connect(
