@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from celery_delayq.dispatch.early_runs import EarlyRuns
-from celery_delayq.dispatch.lease_tally import LeaseTally
 from celery_delayq.store.leases import Acked
 from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting.calls import Call
@@ -23,6 +22,28 @@ MAX_ACKS = 500
 #: Seconds after an acknowledgement for which the thread looks again and again. Then the thread
 #: sleeps until another thread wakes it, which costs that thread more than a look.
 LOOK_SECONDS = 0.1
+
+
+@dataclass(slots=True)
+class LeaseTally:
+    """Counts of messages that were not simply acknowledged.
+
+    Attributes
+    ----------
+    foreign_acks : int
+        Acknowledgements of messages that are not leased to this process.
+    late_acks : int
+        Acknowledgements of messages that Redis had already given to another process.
+    lost_messages : int
+        Messages that Redis had given to another process.
+    given_back : int
+        Requeued messages.
+    """
+
+    foreign_acks: int = 0
+    late_acks: int = 0
+    lost_messages: int = 0
+    given_back: int = 0
 
 
 @dataclass(slots=True)

@@ -23,8 +23,7 @@ from itertools import count
 from typing import Any
 from weakref import ReferenceType, ref
 
-from celery_delayq.dispatch.acks import Acks
-from celery_delayq.dispatch.lease_tally import LeaseTally
+from celery_delayq.dispatch.acks import Acks, LeaseTally
 from celery_delayq.dispatch.pending_changes import PendingChanges
 from celery_delayq.dispatch.quarantine_room import QuarantineRoom, RoomState
 from celery_delayq.errors import CommandRefused

@@ -10,8 +10,8 @@ import pytest
 from kombu import Connection, Consumer, Queue
 from redis import Redis
 
+from celery_delayq.dispatch.acks import LeaseTally
 from celery_delayq.dispatch.lease_keeper import LeaseKeeper
-from celery_delayq.dispatch.lease_tally import LeaseTally
 from celery_delayq.settings import Settings
 from celery_delayq.testing import wait_until
 from tests.integration.dispatch.conftest import drain, publish

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from celery_delayq.dispatch.lease_tally import LeaseTally
+from celery_delayq.dispatch.acks import LeaseTally
 from tests.support.leases import keeper, take
 
 
