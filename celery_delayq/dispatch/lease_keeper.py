@@ -183,7 +183,7 @@ class LeaseKeeper:
         self._logged_late_acks = 0
         self._thread_state = ThreadState.STOPPED
         self._start = start
-        self._signal = native_threads.Signal()
+        self._work_event = native_threads.Event()
         #: For the state and the open channels.
         self._lock = native_threads.lock()
         #: Held by the thread.
@@ -333,7 +333,7 @@ class LeaseKeeper:
         """Note that a channel has closed. The messages that it handed out stay leased."""
         with self._lock:
             self._open_channels -= 1
-        self._signal.give()
+        self._work_event.set()
 
     def finish(self, timeout: float = 1.0) -> None:
         """Wait at most *timeout* seconds for the thread to send changes and lines of history."""
@@ -373,13 +373,13 @@ class LeaseKeeper:
         """
         with self._lock:
             self._thread_state = ThreadState.ENDED
-        self._signal.give()
+        self._work_event.set()
         if self._thread_lock.acquire(True, JOIN_SECONDS):
             self._thread_lock.release()
 
     def _wait_while(self, has_work: Callable[[], object], until: float) -> None:
         while has_work() and time.monotonic() < until:
-            self._signal.give()
+            self._work_event.set()
             native_threads.sleep(0.005)
         native_threads.write_log_lines()
 
@@ -393,7 +393,7 @@ class LeaseKeeper:
                     self._extend_at = time.monotonic() + self.lease / 3
                     self._start(self._run)
                     self._thread_state = ThreadState.RUNNING
-        self._signal.give()
+        self._work_event.set()
 
     def _run(self) -> None:
         # The thread before this one may still close its connections, or wait for a silent server.
@@ -469,13 +469,13 @@ class LeaseKeeper:
         if time.monotonic() < self.acks.look_until:
             native_threads.sleep(self._ack_interval)
             return
-        self._signal.take_back()  # first: what is added from now on gives it anew
+        self._work_event.clear()  # first: work that is added from now on sets the event again
         if self.acks or self.changes:
             return
         until = min(self._extend_at, self.acks.early_runs.due)
         if self._tags_to_requeue or self._abandoned_requests:
             until = min(until, self._requeue_at)
-        self._signal.wait(until - time.monotonic())
+        self._work_event.wait(until - time.monotonic())
 
     def _requeue_idle_messages(self) -> None:
         """Give back those of the messages to give back on which no task works any more."""

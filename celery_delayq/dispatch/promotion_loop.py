@@ -9,7 +9,6 @@ the replies. The dispatcher's own thread handles looks, wake-ups, errors and lat
 from __future__ import annotations
 
 import select
-import socket
 import threading
 import time
 from collections import deque
@@ -22,6 +21,7 @@ from celery_delayq.dispatch.pacing import POLL_MARGIN_SECONDS, PollTimer
 from celery_delayq.store.scripting.calls import Call
 from celery_delayq.store.scripting.wire import Wire
 from celery_delayq.utils import native_threads
+from celery_delayq.utils.wakeup import Wakeup
 
 #: Seconds after which a reply, or the rest of a reply, is late.
 LATE_REPLY_SECONDS = 0.5
@@ -72,7 +72,7 @@ class PromotionLoop:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         #: Makes the poll return; None while there is no thread.
-        self._wakeup: socket.socket | None = None
+        self._wakeup: Wakeup | None = None
         self._new_handovers: deque[Handover] = deque()
         self._handovers: set[Handover] = set()
         self._by_descriptor: dict[int, Handover] = {}
@@ -124,26 +124,22 @@ class PromotionLoop:
     def _wake_up(self) -> None:
         wakeup = self._wakeup
         if wakeup is not None:
-            with suppress(OSError):  # full: the poll returns anyway
-                wakeup.send(b"!")
+            wakeup.set()
 
     def _start(self) -> None:
-        ours, wakeup = socket.socketpair()
+        wakeup = Wakeup()
         try:
-            wakeup.setblocking(False)
-            ours.setblocking(False)
             threading.Thread(
-                target=self._run, args=(ours,), name="delayq-promotions", daemon=True
+                target=self._run, args=(wakeup,), name="delayq-promotions", daemon=True
             ).start()
         except BaseException:
-            ours.close()
             wakeup.close()
             raise
         self._wakeup = wakeup
 
     # -- the thread
 
-    def _run(self, wakeup: socket.socket) -> None:
+    def _run(self, wakeup: Wakeup) -> None:
         try:
             self._poll = select.poll()
             self._poll.register(wakeup, select.POLLIN)
@@ -153,21 +149,19 @@ class PromotionLoop:
             self._close(wakeup, has_failed=True)
             raise
 
-    def _close(self, wakeup: socket.socket, *, has_failed: bool = False) -> bool:
+    def _close(self, wakeup: Wakeup, *, has_failed: bool = False) -> bool:
         """End the thread, unless there is a new handover; return whether the thread ends."""
         with self._lock:
             if self._new_handovers and not has_failed:
                 return False
-            for each in (wakeup, self._wakeup):
-                if each is not None:
-                    each.close()
+            wakeup.close()
             self._wakeup = None
             for handover in (*self._handovers, *self._new_handovers):  # their own threads go on
                 self._end_handover(handover)
             self._new_handovers.clear()
             return True
 
-    def _turn(self, wakeup: socket.socket) -> bool:
+    def _turn(self, wakeup: Wakeup) -> bool:
         """Wait for the next thing to do and do it; return False after :data:`IDLE_SECONDS`."""
         while self._new_handovers:
             self._register(self._new_handovers.popleft())
@@ -183,7 +177,7 @@ class PromotionLoop:
             if handover is not None:
                 self._read_descriptor(handover, descriptor)
             elif descriptor == wakeup.fileno():
-                wakeup.recv(64)
+                wakeup.clear()
         now = time.monotonic()
         for handover in [*self._handovers]:
             if handover.wakes_at <= now:

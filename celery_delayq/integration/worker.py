@@ -98,7 +98,7 @@ def wake_loop(_owner: type, call_soon: Callable[..., Any]) -> Callable[..., Any]
         cycle: Any = getattr(getattr(consumer.connection, "transport", None), "cycle", None)
         wakeup = getattr(cycle, "wakeup", None)  # only our poller has one
         if wakeup is not None:
-            wakeup.give()
+            wakeup.set()
         return result
 
     return call_soon_and_wake

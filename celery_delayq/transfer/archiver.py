@@ -75,7 +75,7 @@ class Archiver:
         self._after = after
         self._interval = interval
         self._stopping = False
-        self._stop, self._ended = native_threads.Signal(), native_threads.Signal()
+        self._stop, self._ended = native_threads.Event(), native_threads.Event()
         self.loop = ReconnectingLoop(
             "dead-letter archiver",
             logger,
@@ -92,7 +92,7 @@ class Archiver:
     def stop(self) -> None:
         """Stop, after at most :data:`STOP_SECONDS` for the current batch."""
         self._stopping = True
-        self._stop.give()
+        self._stop.set()
         self._ended.wait(STOP_SECONDS)
         native_threads.write_log_lines()
 
@@ -109,7 +109,7 @@ class Archiver:
         except Exception:
             logger.exception("archiving of dead letters has ended, they stay in Redis")
         finally:
-            self._ended.give()
+            self._ended.set()
 
     def _archive(self, session: Session, database: Database) -> None:
         def step() -> None:

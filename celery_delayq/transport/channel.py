@@ -422,7 +422,7 @@ class Channel(stock.Channel):
             return
         wakeup = self.connection.cycle.wakeup  # created before other threads may set it
         if self.consumer.serves_worker:
-            wakeup.give_for_signals()
+            wakeup.set_on_signals()
             change_consumer()
         make(EVENTLET)  # the lease keeper logs in a thread
         self._begin(queue)

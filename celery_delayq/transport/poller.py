@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import os
-import signal
-import socket
-import threading
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, ClassVar
+from typing import Any
 
 from kombu.transport import redis as stock
 
 from celery_delayq.transport.consumer import Consumer
+from celery_delayq.utils.wakeup import Wakeup
 
 #: Whether kombu's event loop stops polling when a connection is closed, until kombu opens all
 #: connections again. True before kombu 5.7.
@@ -27,85 +25,6 @@ def is_readable(sock: Any) -> bool:
         return bool(poller.poll(0))
     finally:
         poller.close()
-
-
-class Wakeup:
-    """Makes a poll return. Any thread may set the wakeup; it stays set until it is cleared."""
-
-    #: The wakeup that signals set.
-    _for_signals: ClassVar[Wakeup | None] = None
-
-    def __init__(self) -> None:
-        self._here, self._there = socket.socketpair()
-        self._here.setblocking(False)
-        self._there.setblocking(False)
-        self._given = False
-
-    def fileno(self) -> int:
-        """Return the descriptor to poll for reading."""
-        return self._here.fileno()
-
-    def give(self) -> None:
-        """Set the wakeup: the current or next poll returns."""
-        if not self._given:
-            self._given = True
-            with suppress(OSError):
-                self._there.send(b"!")
-
-    def give_for_signals(self) -> None:
-        """Let each signal set this wakeup, unless other code uses ``set_wakeup_fd``.
-
-        Without a wakeup Python runs the signal's handler and continues to poll (PEP 475), so that a
-        worker stops only when the poll ends. The same happens if other code takes over
-        ``set_wakeup_fd`` later, such as an asyncio loop in a task of a solo worker.
-        """
-        former = Wakeup._for_signals
-        if _wake_by(self._there.fileno(), instead_of=former):
-            Wakeup._for_signals = self
-            if former is not None and former is not self:
-                former.close()
-
-    def take_back(self) -> None:
-        """Clear the wakeup, so that polls wait again. Look for messages only after this call."""
-        with suppress(OSError):
-            self._here.recv(64)
-        self._given = False
-
-    def close(self) -> None:
-        """Close both ends.
-
-        Outside the main thread, a wakeup that signals set stays open: the wakeup that replaces it
-        closes it.
-        """
-        if Wakeup._for_signals is self:
-            if threading.current_thread() is not threading.main_thread():
-                return
-            _wake_by(-1, instead_of=self)
-            Wakeup._for_signals = None
-        self._here.close()
-        self._there.close()
-
-
-def _wake_by(fd: int, *, instead_of: Wakeup | None) -> bool:
-    """Let signals write to *fd*; -1: to none. Return False if other code uses ``set_wakeup_fd``."""
-    try:
-        former = signal.set_wakeup_fd(fd, warn_on_full_buffer=False)
-    except ValueError:
-        return False  # this is not the main thread
-    if former == -1 or (instead_of is not None and former == instead_of._there.fileno()):
-        return True
-    signal.set_wakeup_fd(former, warn_on_full_buffer=False)
-    return False
-
-
-def _forget_signals() -> None:
-    """Stop setting the parent's wakeup in a forked child."""
-    if Wakeup._for_signals is not None:
-        _wake_by(-1, instead_of=Wakeup._for_signals)
-        Wakeup._for_signals = None
-
-
-os.register_at_fork(after_in_child=_forget_signals)
 
 
 class Readers:
@@ -278,22 +197,22 @@ class Poller(stock.MultiChannelPoller):
             self.deliver_one(channel)
             return
         if _has_fetched(channel) and channel.hand_out.some():
-            self.wakeup.give()
+            self.wakeup.set()
 
     def handle_event(self, fileno: int, event: int) -> Any:
         """Handle an event of a file descriptor."""
         if self._wakeup is not None and fileno == self._wakeup.fileno():
-            self._wakeup.take_back()
+            self._wakeup.clear()
             return True
         return super().handle_event(fileno, event)
 
     def on_credit(self, channel: Any) -> None:
         """Wake the poll if *channel* may be waiting until a message is settled. For any thread."""
         if not channel._in_poll or getattr(self, "_paused_brpop", None):
-            self.wakeup.give()
+            self.wakeup.set()
 
     def on_wakeup(self) -> None:
         """Deliver fetched messages, called by an event loop."""
-        self.wakeup.take_back()
+        self.wakeup.clear()
         for channel in tuple(self._channels):
             self._deliver_by(channel, self.deliver)

@@ -86,31 +86,31 @@ def _renew_locks() -> None:
 os.register_at_fork(after_in_child=_renew_locks)
 
 
-class Signal:
-    """Wakes one waiting native thread. Any thread or greenlet may give the signal.
+class Event:
+    """Wakes one waiting native thread. Any thread or greenlet may set the event.
 
-    The signal stays given until :meth:`take_back`. Giving it twice is the same as once.
+    The event stays set until :meth:`clear`.
     """
 
     def __init__(self) -> None:
         self._lock = lock()
         self._lock.acquire()
-        self._given = False
+        self._is_set = False
 
-    def give(self) -> None:
+    def set(self) -> None:
         """Wake the thread, or let its next wait return at once."""
-        if not self._given:
-            self._given = True
-            with suppress(RuntimeError):  # two gave it at the same moment
+        if not self._is_set:
+            self._is_set = True
+            with suppress(RuntimeError):  # two threads set it at the same moment
                 self._lock.release()
 
     def wait(self, seconds: float) -> None:
-        """Return when the signal is given, at the latest after *seconds*."""
+        """Return when the event is set, at the latest after *seconds*."""
         self._lock.acquire(True, max(0.0, seconds))
 
-    def take_back(self) -> None:
-        """Reset the signal. Reset it before looking for work: then no later signal is missed."""
-        self._given = False
+    def clear(self) -> None:
+        """Reset the event. Look for work only after this call: then no later event is missed."""
+        self._is_set = False
 
 
 def start(function: Callable[[], Any]) -> None:

@@ -203,7 +203,7 @@ class ClusterPoller(Poller):
 
     def on_credit(self, _channel: Any) -> None:
         """Wake the poll. Any shard may be waiting, since all shards share one prefetch."""
-        self.wakeup.give()
+        self.wakeup.set()
 
     def is_away(self, channel: Any) -> bool:
         """Return whether the shard of a channel is away."""
@@ -236,7 +236,7 @@ class ClusterPoller(Poller):
         if channel in self._away and not channel.closed:
             self._away.discard(channel)
             logger.info("%s is back", channel.slot.name)
-            wakeup.give()
+            wakeup.set()
 
     def _on_connection_disconnect(self, connection: Any) -> None:
         """Forget a closed connection. It has left the poller already."""

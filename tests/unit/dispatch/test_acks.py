@@ -80,12 +80,12 @@ def test_putting_acknowledgements_back_wakes_the_thread() -> None:
     one.ack(tag)
     batch = one.acks.take()
     # As the thread does when it wakes and finds nothing.
-    one._signal.wait(0)
-    one._signal.take_back()
+    one._work_event.wait(0)
+    one._work_event.clear()
 
     one.acks.put_back(batch)
 
-    assert one._signal._given
+    assert one._work_event._is_set
 
 
 def test_the_thread_sends_at_its_second_look_what_no_request_took_along() -> None:

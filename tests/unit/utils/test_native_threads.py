@@ -1,4 +1,4 @@
-"""A signal wakes one native thread and is never lost; patched threads are recognised."""
+"""An event wakes one native thread and is never lost; patched threads are recognised."""
 
 from __future__ import annotations
 
@@ -14,58 +14,58 @@ from celery_delayq.testing import wait_until
 from celery_delayq.utils import native_threads
 from tests.support import TIMEOUT
 
-#: Seconds that no test has: a wait that returns was ended by the signal.
+#: Seconds that no test has: a wait that returns was ended by the event.
 FOR_EVER = 1_000_000
 
 
-def waited(signal: native_threads.Signal, seconds: float) -> float:
+def waited(event: native_threads.Event, seconds: float) -> float:
     start = time.monotonic()
-    signal.wait(seconds)
+    event.wait(seconds)
     return time.monotonic() - start
 
 
-def test_after_a_given_signal_one_wait_returns_at_once() -> None:
-    signal = native_threads.Signal()
-    signal.give()
-    signal.give()
+def test_after_the_event_is_set_one_wait_returns_at_once() -> None:
+    event = native_threads.Event()
+    event.set()
+    event.set()
 
-    signal.wait(FOR_EVER)
-    assert waited(signal, 0.05) >= 0.05
+    event.wait(FOR_EVER)
+    assert waited(event, 0.05) >= 0.05
 
 
-def test_a_signal_wakes_the_thread_that_waits() -> None:
-    signal = native_threads.Signal()
-    thread = threading.Thread(target=lambda: signal.wait(FOR_EVER), daemon=True)
+def test_an_event_wakes_the_thread_that_waits() -> None:
+    event = native_threads.Event()
+    thread = threading.Thread(target=lambda: event.wait(FOR_EVER), daemon=True)
     thread.start()
-    signal.give()
+    event.set()
     thread.join(TIMEOUT)
 
     assert not thread.is_alive()
 
 
-def test_a_signal_can_be_given_again_after_it_was_taken_back() -> None:
-    signal = native_threads.Signal()
+def test_an_event_can_be_set_again_after_it_was_cleared() -> None:
+    event = native_threads.Event()
     for _ in range(3):
-        signal.give()
-        signal.wait(FOR_EVER)
-        signal.take_back()
-    assert waited(signal, 0.05) >= 0.05
+        event.set()
+        event.wait(FOR_EVER)
+        event.clear()
+    assert waited(event, 0.05) >= 0.05
 
 
-def test_no_signal_is_lost_between_threads() -> None:
-    """The thread resets, looks for work and waits. A signal in between must wake the thread."""
-    signal = native_threads.Signal()
+def test_no_event_is_lost_between_threads() -> None:
+    """The thread resets, looks for work and waits. An event in between must wake the thread."""
+    event = native_threads.Event()
     given, seen = 0, 0
     done = threading.Event()
 
     def work() -> None:
         nonlocal seen
         while not done.is_set():
-            signal.take_back()
+            event.clear()
             if seen < given:
                 seen = given
             else:
-                signal.wait(TIMEOUT)
+                event.wait(TIMEOUT)
 
     def all_seen(number: int) -> bool:
         return seen == number
@@ -74,19 +74,19 @@ def test_no_signal_is_lost_between_threads() -> None:
     thread.start()
     for number in range(1, 301):
         given = number
-        signal.give()
+        event.set()
         if number % 10 == 0:
             wait_until(
                 partial(all_seen, number), timeout=TIMEOUT, what="it is seen", interval=0.0005
             )
     done.set()
-    signal.give()
+    event.set()
     thread.join(TIMEOUT)
     assert not thread.is_alive()
 
 
 def test_a_negative_wait_returns_at_once() -> None:
-    native_threads.Signal().wait(-1)
+    native_threads.Event().wait(-1)
 
 
 @pytest.mark.parametrize(

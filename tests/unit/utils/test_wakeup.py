@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from celery_delayq.transport.poller import Wakeup
+from celery_delayq.utils.wakeup import Wakeup
 
 
 @pytest.fixture(autouse=True)
@@ -40,24 +40,24 @@ def wakeup() -> Iterator[Wakeup]:
     wakeup.close()
 
 
-def is_given(wakeup: Wakeup) -> bool:
+def is_set(wakeup: Wakeup) -> bool:
     return bool(select.select([wakeup], [], [], 0)[0])
 
 
-def test_it_stays_given_until_it_is_taken_back(wakeup: Wakeup) -> None:
-    wakeup.give()
-    wakeup.give()
-    assert is_given(wakeup)
-    wakeup.take_back()
-    assert not is_given(wakeup)
+def test_it_stays_set_until_it_is_cleared(wakeup: Wakeup) -> None:
+    wakeup.set()
+    wakeup.set()
+    assert is_set(wakeup)
+    wakeup.clear()
+    assert not is_set(wakeup)
 
 
-def test_a_signal_gives_it(wakeup: Wakeup) -> None:
-    wakeup.give_for_signals()
+def test_a_signal_sets_it(wakeup: Wakeup) -> None:
+    wakeup.set_on_signals()
 
     signal.raise_signal(signal.SIGUSR1)
 
-    assert is_given(wakeup)
+    assert is_set(wakeup)
     wakeup.close()
     assert signal.set_wakeup_fd(-1) == -1
 
@@ -65,16 +65,16 @@ def test_a_signal_gives_it(wakeup: Wakeup) -> None:
 def test_another_use_of_signals_goes_on(wakeup: Wakeup, other: socket.socket) -> None:
     signal.set_wakeup_fd(other.fileno())
 
-    wakeup.give_for_signals()
+    wakeup.set_on_signals()
     signal.raise_signal(signal.SIGUSR1)
 
-    assert not is_given(wakeup)
+    assert not is_set(wakeup)
     wakeup.close()
     assert signal.set_wakeup_fd(-1) == other.fileno()
 
 
 def test_another_use_that_came_later_is_left_alone(wakeup: Wakeup, other: socket.socket) -> None:
-    wakeup.give_for_signals()
+    wakeup.set_on_signals()
     signal.set_wakeup_fd(other.fileno())
 
     wakeup.close()
@@ -84,27 +84,27 @@ def test_another_use_that_came_later_is_left_alone(wakeup: Wakeup, other: socket
 
 def test_the_wakeup_of_a_new_connection_takes_over() -> None:
     first, second = Wakeup(), Wakeup()
-    first.give_for_signals()
-    second.give_for_signals()
+    first.set_on_signals()
+    second.set_on_signals()
     first.close()
 
     signal.raise_signal(signal.SIGUSR1)
 
-    assert is_given(second)
+    assert is_set(second)
     second.close()
 
 
 def test_closed_in_another_thread_it_takes_signals_until_the_next_one_does() -> None:
     """Only the main thread may say where signals write to; the descriptor must not be another's."""
     first, second = Wakeup(), Wakeup()
-    first.give_for_signals()
+    first.set_on_signals()
     thread = threading.Thread(target=first.close)
     thread.start()
     thread.join()
     signal.raise_signal(signal.SIGUSR1)
-    assert is_given(first)
+    assert is_set(first)
 
-    second.give_for_signals()
+    second.set_on_signals()
 
     assert first.fileno() == -1
     second.close()
@@ -113,9 +113,9 @@ def test_closed_in_another_thread_it_takes_signals_until_the_next_one_does() -> 
 def test_a_forked_child_does_not_wake_its_parent() -> None:
     code = """
 import os, signal
-from celery_delayq.transport.poller import Wakeup
+from celery_delayq.utils.wakeup import Wakeup
 wakeup = Wakeup()
-wakeup.give_for_signals()
+wakeup.set_on_signals()
 child = os.fork()
 if child == 0:
     os._exit(0 if signal.set_wakeup_fd(-1) == -1 else 1)
