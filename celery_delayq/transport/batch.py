@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any
+from enum import Enum
+from typing import Any, NamedTuple
 
 from kombu import exceptions
 from kombu.transport import redis as stock
@@ -15,13 +16,85 @@ from celery_delayq.model import publish_outcome
 from celery_delayq.model.envelope import Entry
 from celery_delayq.model.publish_outcome import PublishOutcome
 from celery_delayq.store.schedule import Store
-from celery_delayq.store.scripting import replies
 from celery_delayq.store.scripting.calls import Call, Puts, Readies, pack
+from celery_delayq.store.scripting.replies import Puts as PutsReply
 from celery_delayq.store.scripting.scripts import Script
 
 
-class PublishBatch:
-    """Buffers messages and sends them together, by kombu's rules for batches.
+class BatchState(Enum):
+    """Whether a batch takes messages; the values end the texts of errors.
+
+    From state to state: OPEN to FAILED by an error, any state to ABORTED by `discard`, any state to
+    CLOSED by `close`.
+    """
+
+    OPEN = "is open"
+    FAILED = "cannot be reused after a failure"
+    ABORTED = "is aborted"
+    CLOSED = "is closed"
+
+
+class Batch:
+    """A batch by the rules of kombu: it takes no message after a failure or after its end.
+
+    Parameters
+    ----------
+    transport : Any
+        Counts its open batches.
+    broker : str
+        The broker's name in the texts of errors.
+    """
+
+    def __init__(self, transport: Any, broker: str) -> None:
+        self._state = BatchState.OPEN
+        self._transport, self._broker = transport, broker
+        transport.batches += 1
+
+    def discard(self) -> None:
+        """Drop the unsent messages."""
+        self._state = BatchState.ABORTED
+        self._forget()
+
+    def close(self) -> None:
+        """Drop the unsent messages, and end the batch."""
+        if self._state is not BatchState.CLOSED:
+            self._transport.batches -= 1
+        self._state = BatchState.CLOSED
+        self._forget()
+
+    def _forget(self) -> None:
+        raise NotImplementedError
+
+    def _failed(self, exc: Exception) -> Exception:
+        self._state = BatchState.FAILED
+        self._forget()
+        error: Exception = exceptions.BatchPublishError(
+            f"{self._broker} publish batch failed, what it has taken is uncertain: {exc}"
+        )
+        return error
+
+    def _check_usable(self) -> None:
+        if self._state is not BatchState.OPEN:
+            failed = self._state is BatchState.FAILED
+            error = exceptions.BatchPublishError if failed else RuntimeError
+            raise error(f"{self._broker} publish batch {self._state.value}")
+
+
+class _Part(NamedTuple):
+    """A part of a message: an argument list for a script call, or a command of kombu.
+
+    *new_call* makes a call for a queue, to which *arguments* are added. None: *arguments* are a
+    command of kombu.
+    """
+
+    store: Store
+    new_call: Callable[[str], Any] | None
+    queue: str
+    arguments: tuple[Any, ...]
+
+
+class PublishBatch(Batch):
+    """Buffers messages and sends them together.
 
     The buffer is sent by :meth:`flush`, or when it has *max_size* parts. Nothing is sent twice.
     While Redis works on one full buffer, the next buffer fills. The replies to a full buffer are
@@ -37,17 +110,15 @@ class PublishBatch:
     """
 
     def __init__(self, channel: stock.Channel, max_size: int) -> None:
+        super().__init__(channel.connection, "Redis")
         self.channel = channel
         self.max_size = max_size
         self._outboxes: dict[Store, _Outbox] = {}
         self._buffered = 0
-        #: Parts of the message being routed: store, new script call (None: a command of kombu),
-        #: queue and arguments.
-        self._routed: list[tuple[Store, Callable[[str], Any] | None, str, tuple[Any, ...]]] = []
-        self._unusable: str | None = None
+        #: Parts of the message being routed.
+        self._routed: list[_Part] = []
         #: Receives the outcomes of the messages.
         self._report: publish_outcome.Report | None = None
-        channel.connection.batches += 1
 
     def publish(self, message: dict[str, Any], **kwargs: Any) -> Any:
         """Route one message, and buffer all its parts or, after an error, none."""
@@ -55,14 +126,14 @@ class PublishBatch:
         self._report = publish_outcome.current_report() or self._report
         self._routed.clear()
         result = self.channel.basic_publish(message, _publish_batch=self, **kwargs)
-        for store, new, queue, part in self._routed:
+        for store, new_call, queue, arguments in self._routed:
             outbox = self._outboxes.get(store)
             if outbox is None:
                 outbox = self._outboxes[store] = _Outbox(store)
-            if new is None:
-                outbox.commands.append(part)
+            if new_call is None:
+                outbox.commands.append(arguments)
             else:
-                outbox.call(new, queue).add(*part)
+                outbox.call(new_call, queue).add(*arguments)
         self._buffered += len(self._routed)
         if self._buffered >= self.max_size:
             self._send()
@@ -71,15 +142,15 @@ class PublishBatch:
     def add(self, name: str, key: str, *args: Any) -> None:
         """Add one of kombu's commands for the message being routed."""
         command = (name.upper(), f"{self.channel.global_keyprefix}{key}", *args)
-        self._routed.append((self.channel.store, None, "", command))
+        self._routed.append(_Part(self.channel.store, None, "", command))
 
     def add_entry(self, store: Store, queue: str, entry: Entry) -> None:
         """Add an entry for the message being routed."""
-        self._routed.append((store, store.puts, queue, (entry,)))
+        self._routed.append(_Part(store, store.puts, queue, (entry,)))
 
     def add_ready(self, store: Store, queue: str, step: int, message: bytes) -> None:
         """Add a message without a delay."""
-        self._routed.append((store, store.ready_call, queue, (step, message)))
+        self._routed.append(_Part(store, store.ready_call, queue, (step, message)))
 
     def flush(self) -> None:
         """Send the buffer and wait until Redis has stored all messages.
@@ -104,18 +175,9 @@ class PublishBatch:
             except Exception as exc:
                 raise self._failed(exc) from exc
 
-    def discard(self) -> None:
-        """Drop the buffer."""
-        self._unusable = "is aborted"
-        self._forget()
-
     def close(self) -> None:
         """Release the connections. A connection with unread replies is closed."""
-        if self._unusable == "is closed":
-            return
-        self._unusable = "is closed"
-        self._forget()
-        self.channel.connection.batches -= 1
+        super().close()
         for outbox in self._outboxes.values():
             outbox.wire.close()
 
@@ -143,24 +205,10 @@ class PublishBatch:
         if errors:
             raise self._failed(errors[0]) from errors[0]
 
-    def _failed(self, exc: Exception) -> Exception:
-        self._unusable = "cannot be reused after a failure"
-        self._forget()
-        error: Exception = exceptions.BatchPublishError(
-            f"Redis publish batch failed, what it has taken is uncertain: {exc}"
-        )
-        return error
-
     def _forget(self) -> None:
         for outbox in self._outboxes.values():
             outbox.forget()
         self._buffered = 0
-
-    def _check_usable(self) -> None:
-        if self._unusable:
-            failed = self._unusable == "cannot be reused after a failure"
-            error = exceptions.BatchPublishError if failed else RuntimeError
-            raise error(f"Redis publish batch {self._unusable}")
 
 
 class _Outbox:
@@ -179,13 +227,13 @@ class _Outbox:
         self.unread: deque[Call | None] = deque()
         self._calls: list[Puts | Readies] = []
         #: The last call of each kind for each queue.
-        self._open: dict[tuple[Callable[[str], Any], str], Any] = {}
+        self._last_calls: dict[tuple[Callable[[str], Any], str], Any] = {}
 
-    def call(self, new: Callable[[str], Any], queue: str) -> Any:
-        """Return a script call for a queue with room for another message, made by *new*."""
-        call = self._open.get((new, queue))
+    def call(self, new_call: Callable[[str], Any], queue: str) -> Any:
+        """Return a script call for a queue with room for another message, made by *new_call*."""
+        call = self._last_calls.get((new_call, queue))
         if call is None or call.is_full:
-            call = self._open[new, queue] = new(queue)
+            call = self._last_calls[new_call, queue] = new_call(queue)
             self._calls.append(call)
         return call
 
@@ -195,7 +243,8 @@ class _Outbox:
         sent: list[Any] = [None] * len(self.commands) + self._calls
         self.forget()
         if commands:
-            # Before sending: a task's time limit may raise between the two lines.
+            # Before sending: a task's time limit may end `send` after Redis has got the commands.
+            # Then the replies are still read, or the connection is closed.
             self.unread.extend(sent)
             self.wire.send(pack(commands), len(commands))
 
@@ -221,7 +270,7 @@ class _Outbox:
             try:
                 reply = self.wire.read()
                 if isinstance(call, Puts):
-                    for outcome in replies.Puts.read(reply).outcomes(call):
+                    for outcome in PutsReply.read(reply).outcomes(call):
                         if outcome.put.other:
                             found.append(outcome)
                         error = publish_outcome.refusal_error(outcome)
@@ -235,4 +284,4 @@ class _Outbox:
         """Drop the unsent messages."""
         self.commands.clear()
         self._calls.clear()
-        self._open.clear()
+        self._last_calls.clear()

@@ -5,16 +5,15 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any
 
-from kombu import exceptions
-
 from celery_delayq.transport.amqp.messages import Routed
+from celery_delayq.transport.batch import Batch
 
 #: Most messages sent at once. Messages in a larger batch would wait too long for RabbitMQ to read.
 _MAX_BATCH = 100
 
 
-class PublishBatch:
-    """Buffers messages and sends them together, by kombu's rules for batches.
+class PublishBatch(Batch):
+    """Buffers messages and sends them together.
 
     Parameters
     ----------
@@ -25,13 +24,11 @@ class PublishBatch:
     """
 
     def __init__(self, channel: Any, max_size: int) -> None:
+        super().__init__(channel.connection.delayq, "RabbitMQ")
         self.channel = channel
         self._max_size = min(max_size, _MAX_BATCH)
         self._buffered: list[Routed] = []
         self._posted: list[Routed] = []
-        self._unusable = ""
-        self._transport = channel.connection.delayq
-        self._transport.batches += 1
 
     def publish(self, message: Any, *, exchange: str, routing_key: str, **_: Any) -> None:
         """Buffer a message. Send all when the buffer is full.
@@ -76,28 +73,11 @@ class PublishBatch:
             raise self._failed(error) from error
 
     def discard(self) -> None:
-        """Drop the unsent messages."""
-        self._unusable = "is aborted"
-        self._buffered.clear()
+        """Drop the unsent messages, and read the answers to the sent ones."""
+        super().discard()
         # The caller already handles an error.
         with suppress(Exception), self.channel.limit_wait():
             self.channel.refused()
 
-    def close(self) -> None:
-        """Drop the unsent messages, and end the batch."""
-        if self._unusable != "is closed":
-            self._transport.batches -= 1
-        self._unusable = "is closed"
+    def _forget(self) -> None:
         self._buffered.clear()
-
-    def _failed(self, exc: Exception) -> Exception:
-        self._unusable = "cannot be reused after a failure"
-        error: Exception = exceptions.BatchPublishError(
-            f"RabbitMQ publish batch failed, what it has taken is uncertain: {exc}"
-        )
-        return error
-
-    def _check_usable(self) -> None:
-        if self._unusable:
-            error = exceptions.BatchPublishError if "failure" in self._unusable else RuntimeError
-            raise error(f"RabbitMQ publish batch {self._unusable}")
