@@ -115,7 +115,7 @@ def from_stock(app: Celery, *, dry_run: bool = False) -> Iterator[Moved]:
                 *others, last = queues
                 for other in others:
                     store.schedule(other, entry)
-                outcome = store.take_from_unacked(last, entry, channel.unacked_place(tag))
+                outcome = store.take_from_unacked(last, entry, channel.unacked_keys(tag))
             setattr(moved, outcome, getattr(moved, outcome) + 1)
             yield moved
 

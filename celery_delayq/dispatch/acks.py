@@ -69,7 +69,7 @@ class Acks:
     ----------
     worker_id : str
         The worker id under which the messages are leased.
-    most_runs : int
+    history_size : int
         Approximate number of runs that the history keeps; 0 without a history.
     tally : LeaseTally
         Counts late acknowledgements.
@@ -85,9 +85,9 @@ class Acks:
     """
 
     def __init__(
-        self, worker_id: str, most_runs: int, tally: LeaseTally, wake: Callable[[], None]
+        self, worker_id: str, history_size: int, tally: LeaseTally, wake: Callable[[], None]
     ) -> None:
-        self.early_runs = EarlyRuns(worker_id, most_runs, wake)
+        self.early_runs = EarlyRuns(worker_id, history_size, wake)
         self.look_until = 0.0
         self._worker_id = worker_id
         self._tally = tally

@@ -183,13 +183,13 @@ class Dispatcher(threading.Thread):
                     self._look_at_portion(pubsub)
                     if self._timer.wait():
                         continue
-                if self._hand_over(pubsub) and self._timer.wait():
+                if self._promote_in_loop(pubsub) and self._timer.wait():
                     continue
                 self._sleep(pubsub)
                 self._dispatch()
                 self._subscribe_on_duty(pubsub)
 
-    def _hand_over(self, pubsub: Any) -> bool:
+    def _promote_in_loop(self, pubsub: Any) -> bool:
         """Have the promotion loop promote until this thread has other work.
 
         Return False if this thread has to promote itself.
@@ -310,7 +310,7 @@ class Dispatcher(threading.Thread):
         now = time.monotonic()
         note = now - self._noted_at >= NOTE_SECONDS
         self._call_noted_at = now if note else self._noted_at
-        me = self._id if self._timer.may_claim_duty or self._timer.on_duty else ""
+        me = self._id if self._timer.may_take_duty_by_promotion or self._timer.on_duty else ""
         return self._store.promote_call(
             queue, layout, self._batch, note=note, dispatcher=me, skipped=self._skipped_queues
         )
@@ -354,7 +354,7 @@ class Dispatcher(threading.Thread):
     def _look(self) -> None:
         """Look at the next-due index, which also lets lease time pass, and reclaim where a lease
         has ended."""
-        me = self._id if self._timer.may_take_duty else ""
+        me = self._id if self._timer.may_take_vacant_duty else ""
         look = self.tally.last_look = self._store.next_queue(
             *(self._settings.lease / 3, me),
             is_subscribed=self._is_subscribed,

@@ -310,7 +310,7 @@ class LeaseKeeper:
         """Ask for no message while one is leased: a quarantined message waits."""
         self._quarantine_room = QuarantineRoom(RoomState.MAKES_ROOM, time.monotonic() + self.lease)
 
-    def may_ask(self) -> bool:
+    def may_request(self) -> bool:
         """Return whether to ask for messages.
 
         Not while this process makes room for a quarantined message, or runs one.
@@ -584,13 +584,13 @@ class LeaseKeeper:
             logger.info("orphaned messages went back: queue=%s moved=%d", queue, moved)
 
 
-#: The keepers of this process, by its id and the place of a Redis database.
+#: The keepers of this process, by the process id and the id of the Redis database.
 _KEEPERS: dict[tuple[int, str], LeaseKeeper] = {}
 
 
-def keeper_of(place: str, make: Callable[[], LeaseKeeper]) -> LeaseKeeper:
-    """Return this process' keeper for a place; make it if needed, in a forked child too."""
-    own = (os.getpid(), place)
+def keeper_of(database_id: str, make: Callable[[], LeaseKeeper]) -> LeaseKeeper:
+    """Return this process' keeper for a database; make it if needed, in a forked child too."""
+    own = (os.getpid(), database_id)
     if own not in _KEEPERS:
         for inherited in [each for each in tuple(_KEEPERS) if each[0] != own[0]]:
             _KEEPERS.pop(inherited, None)

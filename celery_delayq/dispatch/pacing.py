@@ -259,12 +259,12 @@ class PollTimer:
         return True
 
     @property
-    def may_take_duty(self) -> bool:
+    def may_take_vacant_duty(self) -> bool:
         """Whether to go on duty when no dispatcher is on duty."""
         return self.monotonic() >= self._off_duty_until
 
     @property
-    def may_claim_duty(self) -> bool:
+    def may_take_duty_by_promotion(self) -> bool:
         """Whether promoting an overdue entry puts this dispatcher on duty."""
         return self.monotonic() >= self._no_claim_until
 

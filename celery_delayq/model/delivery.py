@@ -21,9 +21,10 @@ _MAX_TEXT_CHARACTERS = 1000
 
 
 class LeasePlace(NamedTuple):
-    """The place of a lease: Redis address, queue and delivery tag; with the message's label."""
+    """The place of a lease: id of the Redis database, queue and delivery tag, and the message's label.
+    """
 
-    place: str
+    database_id: str
     queue: str
     tag: str
     label: Any = ""
@@ -77,7 +78,7 @@ def note_delivery(
     properties = message["properties"]
     own = properties.get(PROPERTY)
     properties["delivery_tag"] = lease.tag
-    own = {**(own or {}), "place": lease.place, "queue": lease.queue, "deliveries": number}
+    own = {**(own or {}), "place": lease.database_id, "queue": lease.queue, "deliveries": number}
     if promoted is not None:
         own["promoted"] = promoted
     properties[PROPERTY] = own

@@ -105,7 +105,7 @@ class MessageFactory:
 
     def _keep(self, queue: str, message: dict[str, Any], **_: Any) -> None:
         if queue is delivery.UNBOUND_QUEUE:
-            self.channel.add_unbound(message)
+            self.channel.add_dead_letter_unbound(message)
         else:
             self._kept.append((queue, message))
 

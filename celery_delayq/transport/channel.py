@@ -84,7 +84,7 @@ class Channel(stock.Channel):
 
     #: Whether the channel looks at the ready lists each time that the channel becomes idle. If
     #: false, only the fleet of dispatchers looks.
-    looks_after_work = True
+    looks_when_idle = True
 
     #: Least seconds between two promotions while entries become due continuously.
     gather = MIN_GATHER_SECONDS
@@ -152,17 +152,17 @@ class Channel(stock.Channel):
         return self.store
 
     @cached_property
-    def place(self) -> str:
+    def database_id(self) -> str:
         """A hash of Redis database and key prefix: equal for all channels that share both."""
-        return self._place_by(self.store.keys)
+        return self._database_id_by(self.store.keys)
 
-    def place_of(self, _queue: str) -> str:
-        """Return the :attr:`place` of a queue's messages."""
-        return self.place
+    def database_id_of(self, _queue: str) -> str:
+        """Return the :attr:`database_id` of a queue's messages."""
+        return self.database_id
 
-    def _place_by(self, keys: Keys) -> str:
-        """Return the :attr:`place` of the data under *keys*."""
-        where = f"{self.connection.place} {keys}"
+    def _database_id_by(self, keys: Keys) -> str:
+        """Return the :attr:`database_id` of the data under *keys*."""
+        where = f"{self.connection.database_name} {keys}"
         return sha1(where.encode(), usedforsecurity=False).hexdigest()[:16]
 
     # -- connections
@@ -309,7 +309,7 @@ class Channel(stock.Channel):
             # A failover has closed the channel. kombu connects and publishes again.
             raise RecoverableConnectionError("channel disconnected")
         if queue is delivery.UNBOUND_QUEUE:
-            self.add_unbound(message)
+            self.add_dead_letter_unbound(message)
             return
         if not self.can_schedule(queue):
             super()._put(queue, delivery.without_retry_note(message), **kwargs)
@@ -319,7 +319,7 @@ class Channel(stock.Channel):
         if batch is not None:
             self.publisher.add_to(batch, store, queue, message)
             return
-        call, read = self.publisher.publication(store, queue, message, self.place_of(queue))
+        call, read = self.publisher.publication(store, queue, message, self.database_id_of)
         replicas, seconds = self.settings.wait_replicas, self.settings.wait_timeout
         try:
             reply = store.run_replicated(call, replicas, seconds) if replicas else store.run(call)
@@ -333,7 +333,7 @@ class Channel(stock.Channel):
             raise
         read(reply)
 
-    def add_unbound(self, message: dict[str, Any]) -> None:
+    def add_dead_letter_unbound(self, message: dict[str, Any]) -> None:
         """Make a dead letter of a task for which no queue is bound. kombu drops other messages.
 
         Redis holds the bindings, and may have evicted or deleted them.
@@ -362,8 +362,8 @@ class Channel(stock.Channel):
         """The consumer, which requests messages from Redis."""
         idle = IdleWait(
             *(self.store, self.settings),
-            partial(self.connection.looks_at_ready_lists, self.place),
-            looks_after_work=self.looks_after_work,
+            partial(self.connection.fleet_looks, self.database_id),
+            looks_when_idle=self.looks_when_idle,
             health_check_interval=self.health_check_interval,
         )
         return Consumer(
@@ -375,7 +375,7 @@ class Channel(stock.Channel):
     def deliveries(self) -> Deliveries:
         """Ends the leases of this channel's messages. Usable after :meth:`close`."""
         keeper = keeper_of(
-            self.place,
+            self.database_id,
             lambda: LeaseKeeper(
                 *(self.new_store(), self.store.leases.claim, self.settings),
                 ack_interval=self.ack_interval,
@@ -390,7 +390,7 @@ class Channel(stock.Channel):
         controls, new_message = self.consumer.controls, partial(self.Message, channel=self)
         put_off = PutOff(self.store, self.deliveries, self.publisher, controls, self.qos)
         return HandOut(
-            *(self.consumer, self.deliveries, put_off, self.qos, self.place),
+            *(self.consumer, self.deliveries, put_off, self.qos, self.database_id),
             *(self._handlers, new_message),
         )
 
@@ -595,14 +595,14 @@ class Channel(stock.Channel):
         for queue in queues:
             (pipe.lpush if leftmost else pipe.rpush)(self._q_for_pri(queue, step), data)
 
-    def unacked_place(self, tag: str | bytes) -> Unacked:
+    def unacked_keys(self, tag: str | bytes) -> Unacked:
         """Return the keys under which kombu keeps the message *tag* of a stock worker."""
         stock_name = self.store.keys.stock
         return Unacked(stock_name(self.unacked_key), stock_name(self.unacked_index_key), tag)
 
     def add_dead_letter_unacked(self, tag: str | bytes, exc: Exception) -> None:
         """Make a dead letter of a message of ``unacked`` that cannot be put back."""
-        unacked = self.unacked_place(tag)
+        unacked = self.unacked_keys(tag)
         item = self.store.unacked_message(unacked)
         if item is not None:
             queue = _queue_of(item)

@@ -288,7 +288,7 @@ class Consumer:
         return self.taken.popleft()
 
     @property
-    def is_content(self) -> bool:
+    def has_nothing_to_send(self) -> bool:
         """Whether no reply is awaited and no command is to be sent."""
         if self.state is not State.READY or self._prefetch.asks_singly:
             return False
@@ -326,7 +326,7 @@ class Consumer:
         leased, _ = self._queues_in_turn()
         if not leased:
             return []
-        if not self.keeper.may_ask():
+        if not self.keeper.may_request():
             return None
         credit = self._prefetch.part_of(credit, has_more=self._fair_share.has_more(leased))
         return self._fair_share.deal(

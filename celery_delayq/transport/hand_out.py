@@ -46,8 +46,8 @@ class HandOut:
         Schedules messages that must not start now.
     qos : QoS
         kombu's record of the messages that are handed out.
-    place : str
-        The Redis database, see :attr:`~celery_delayq.transport.channel.Channel.place`.
+    database_id : str
+        See :attr:`~celery_delayq.transport.channel.Channel.database_id`.
     handlers : Mapping[str, tuple[bool, Callable[[Any], Any]]]
         By consumed queue: whether without acknowledgement, and the callback for its messages.
     new_message : Callable[[dict[str, Any]], Message]
@@ -60,7 +60,7 @@ class HandOut:
         deliveries: Deliveries,
         put_off: PutOff,
         qos: Any,
-        place: str,
+        database_id: str,
         handlers: Mapping[str, tuple[bool, Callable[[Any], Any]]],
         new_message: Callable[[dict[str, Any]], Message],
     ) -> None:
@@ -69,7 +69,7 @@ class HandOut:
         self._deliveries = deliveries
         self._put_off = put_off
         self._qos = qos
-        self._place = place
+        self._database_id = database_id
         self._new_message = new_message
 
     def one(self) -> bool:
@@ -107,7 +107,7 @@ class HandOut:
         try:
             raw = message_json.decode(taken.message)
             envelope.check_envelope(raw)
-            lease = LeasePlace(self._place, taken.queue, taken.tag)
+            lease = LeasePlace(self._database_id, taken.queue, taken.tag)
             delivery.note_delivery(raw, lease, sum(taken.deliveries) + 1, taken.promoted)
             message = self._new_message(raw)
         except Exception as exc:

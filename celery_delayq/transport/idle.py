@@ -39,7 +39,7 @@ class IdleWait:
         ``block_timeout`` is read.
     fleet_looks : Callable[[], bool]
         Returns whether the fleet looks at the ready lists.
-    looks_after_work : bool
+    looks_when_idle : bool
         Whether to look at the ready lists each time that the consumer becomes idle, also where the
         fleet looks at them.
     health_check_interval : float
@@ -52,13 +52,13 @@ class IdleWait:
         settings: Settings,
         fleet_looks: Callable[[], bool],
         *,
-        looks_after_work: bool = True,
+        looks_when_idle: bool = True,
         health_check_interval: float = 0,
     ) -> None:
         self._store = store
         self._settings = settings
         self._fleet_looks = fleet_looks
-        self._looks_after_work = looks_after_work
+        self._looks_when_idle = looks_when_idle
         self._health_check_interval = health_check_interval
         self._looked_at = 0.0
         #: When a message of a stock producer was found last.
@@ -89,7 +89,7 @@ class IdleWait:
         self._stock_push_at = now if from_others else self._stock_push_at
         if not self._may_be_long():
             self._looked_at = 0.0
-        elif not self._looks_after_work:
+        elif not self._looks_when_idle:
             self._looked_at = now
         else:
             is_pushed = now - self._stock_push_at < STOCK_PUSH_SECONDS

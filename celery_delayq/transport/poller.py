@@ -106,7 +106,7 @@ class Poller(stock.MultiChannelPoller):
         return self._wakeup
 
     @property
-    def _is_parents(self) -> bool:
+    def _is_inherited(self) -> bool:
         """Whether this process is a forked child. It shares the epoll with its parent, so a
         descriptor that the child removes is missing in the parent too.
         """
@@ -114,7 +114,7 @@ class Poller(stock.MultiChannelPoller):
 
     def close(self) -> None:
         """Stop polling."""
-        if self._is_parents:
+        if self._is_inherited:
             return
         if self.loop is not None:
             self.loop.stop()
@@ -133,7 +133,7 @@ class Poller(stock.MultiChannelPoller):
 
     def leave(self, fd: int) -> None:
         """Stop polling a descriptor before it is closed."""
-        if self._is_parents:
+        if self._is_inherited:
             return
         if self.loop is not None:
             self.loop.remove(fd)
@@ -164,7 +164,7 @@ class Poller(stock.MultiChannelPoller):
         awaiting = consumer.awaited_connection
         if awaiting is not None:
             return awaiting._sock is not None and self._may_be_read(channel)
-        return consumer.is_content
+        return consumer.has_nothing_to_send
 
     def _may_be_read(self, channel: Any) -> bool:
         """Return whether a reply may be read when it comes. If not, kombu pauses the poll."""

@@ -46,19 +46,23 @@ class Publisher:
         self._settings = settings
 
     def publication(
-        self, store: Store, queue: str, message: Mapping[str, Any], place: str
+        self,
+        store: Store,
+        queue: str,
+        message: Mapping[str, Any],
+        database_id_of: Callable[[str], str],
     ) -> Publication:
         """Return the script call that publishes a message to a permanent queue.
 
         Parameters
         ----------
-        place : str
-            The place of the queue's messages, as in ``Channel.place_of``. If a retry's former
-            message is at another place, the retry is published as a new message.
+        database_id_of : Callable[[str], str]
+            Returns the id of the database with the messages of a queue. A retry whose former
+            message is in another database is published as a new message.
         """
         lease = delivery.retry_of(message)
         if lease is not None:
-            if lease.place == place and _is_first(message, queue):
+            if lease.database_id == database_id_of(queue) and _is_first(message, queue):
                 return self._retry(store, queue, message, lease)
             message = delivery.without_retry_note(message)
         entry = self.entry_of(store, message)

@@ -55,7 +55,7 @@ class Transport(stock.Transport):
         self.temporary_queues: set[str] = set()
         #: Number of open batches of producers on this connection.
         self.batches = 0
-        #: By place of their channels.
+        #: By the `database_id` of their channels.
         self._dispatchers: dict[str, Dispatcher] = {}
         self._dispatching: set[RedisChannel] = set()
         if self.plain.transport_cls == "sentinel":
@@ -67,7 +67,7 @@ class Transport(stock.Transport):
         self.cycle = self.Poller()
 
     @property
-    def place(self) -> str:
+    def database_name(self) -> str:
         """The name of the Redis database: equal for all credentials."""
         plain = self.plain
         sentinel = plain.transport_cls == "sentinel"
@@ -130,42 +130,36 @@ class Transport(stock.Transport):
         """Refuse a server without the features that scripts need."""
         server_checks.check_server(client)
 
-    def looks_at_ready_lists(self, place: str) -> bool:
-        """Return whether the fleet of dispatchers wakes consumers for messages of stock producers.
-
-        Parameters
-        ----------
-        place : str
-            The place of a channel.
-        """
-        dispatcher = self._dispatchers.get(place)
+    def fleet_looks(self, database_id: str) -> bool:
+        """Return whether the fleet wakes the consumers of a database for stock producers' messages."""
+        dispatcher = self._dispatchers.get(database_id)
         return dispatcher is not None and dispatcher.ready_lists.fleet_looks
 
     def start_dispatcher(self, channel: RedisChannel) -> None:
         """Promote due entries while *channel* consumes."""
         self._dispatching.add(channel)
-        if channel.place not in self._dispatchers and self.settings.dispatch:
+        if channel.database_id not in self._dispatchers and self.settings.dispatch:
             server_checks.check_layout(channel.store.client, channel.store.keys)
             server_checks.warn_of_settings(channel.store.client)
             dispatcher = Dispatcher(
                 *(channel.new_store(), self.settings),
                 gather=channel.gather,
                 loop=self._promotion_loop,
-                consumed=partial(self._consumed_at, channel.place),
+                consumed=partial(self._consumed_in, channel.database_id),
             )
-            self._dispatchers[channel.place] = dispatcher
+            self._dispatchers[channel.database_id] = dispatcher
             dispatcher.start()
 
-    def _consumed_at(self, place: str) -> list[str]:
-        """Return the queues of a place whose messages are leased. For any thread."""
-        channels = [each for each in self._dispatching.copy() if each.place == place]
+    def _consumed_in(self, database_id: str) -> list[str]:
+        """Return the queues of a database whose messages are leased. For any thread."""
+        channels = [each for each in self._dispatching.copy() if each.database_id == database_id]
         return [queue for channel in channels for queue in channel.consumer.leased_queues]
 
     def stop_dispatcher(self, channel: RedisChannel) -> None:
-        """Stop promoting if no other channel consumes at the place of *channel*."""
+        """Stop promoting if no other channel consumes from the database of *channel*."""
         self._dispatching.discard(channel)
-        if all(each.place != channel.place for each in self._dispatching):
-            dispatcher = self._dispatchers.pop(channel.place, None)
+        if all(each.database_id != channel.database_id for each in self._dispatching):
+            dispatcher = self._dispatchers.pop(channel.database_id, None)
             if dispatcher is not None:
                 dispatcher.stop()
 
@@ -175,7 +169,7 @@ class Transport(stock.Transport):
         ``Connection.switch`` uses the scheme of the next URL as the transport's name: with a plain
         ``redis://`` that is stock kombu, without a schedule. It also keeps the former database.
         """
-        ours = url.own_urls(client.alt or [])
+        ours = url.delayq_urls(client.alt or [])
         if ours != (client.alt or []):
             client.alt[:] = ours
             client.cycle = client.failover_strategy(client.alt)

@@ -69,19 +69,19 @@ def plain_url(url: str) -> str:
         text that may be part of a password.
     """
     plain = url.removeprefix(f"{SCHEME_PREFIX}+")
-    _checked(plain)
+    _parse_and_check(plain)
     return plain
 
 
-def own_urls(urls: Sequence[str]) -> list[str]:
+def delayq_urls(urls: Sequence[str]) -> list[str]:
     """Return *urls* in the form that ``Connection.switch`` reads correctly.
 
     Each URL has the scheme ``delayq+…``, so that a failover stays with this transport. Each URL has
     a port and a database: without them, kombu would keep those of the former URL. All Sentinels
     name the same master, so parts that a further URL lacks come from the first URL.
     """
-    first = _checked(urls[0].removeprefix(f"{SCHEME_PREFIX}+")) if urls else None
-    return [_own_url(_checked(url.removeprefix(f"{SCHEME_PREFIX}+")), first) for url in urls]
+    first = _parse_and_check(urls[0].removeprefix(f"{SCHEME_PREFIX}+")) if urls else None
+    return [_delayq_url(_parse_and_check(url.removeprefix(f"{SCHEME_PREFIX}+")), first) for url in urls]
 
 
 def plain_connection(connection: Connection) -> Connection:
@@ -130,16 +130,16 @@ def _node_urls(urls: Sequence[str]) -> list[str]:
 
     All nodes belong to one cluster, so parts that a further URL lacks come from the first URL.
     """
-    first = _checked(urls[0])
+    first = _parse_and_check(urls[0])
     found = []
     for url in dict.fromkeys(urls):
-        parts = _checked(url)
+        parts = _parse_and_check(url)
         if parts.scheme != first.scheme:
             raise ConfigError(
                 f"broker URLs {first.scheme}://… and {parts.scheme}://… of one broker: expected "
                 f"{SCHEME_PREFIX}+{first.scheme}:// for each node of the Redis Cluster"
             )
-        own = urlsplit(_own_url(parts, first).removeprefix(f"{SCHEME_PREFIX}+"))
+        own = urlsplit(_delayq_url(parts, first).removeprefix(f"{SCHEME_PREFIX}+"))
         found.append(own._replace(scheme=parts.scheme.replace("rediscluster", "redis")).geturl())
     return found
 
@@ -158,11 +158,11 @@ def shown_url(plain: str, include_password: bool) -> str:
 def node_addresses(plain: Connection) -> list[tuple[str, int]]:
     """Return host and port of each node that the URLs of a Redis Cluster name."""
     others = (urlsplit(url) for url in plain.alt or [])
-    told = [(plain.hostname, plain.port), *((each.hostname, each.port) for each in others)]
-    return [*dict.fromkeys((str(host), int(port)) for host, port in told)]
+    addresses = [(plain.hostname, plain.port), *((each.hostname, each.port) for each in others)]
+    return [*dict.fromkeys((str(host), int(port)) for host, port in addresses)]
 
 
-def _checked(plain: str) -> SplitResult:
+def _parse_and_check(plain: str) -> SplitResult:
     scheme, separator, _ = plain.partition("://")
     if not separator:
         raise ConfigError(
@@ -220,7 +220,7 @@ def _valid_schemes() -> str:
     return ", ".join(f"{SCHEME_PREFIX}+{scheme}://" for scheme in SCHEMES)
 
 
-def _own_url(parts: SplitResult, first: SplitResult | None) -> str:
+def _delayq_url(parts: SplitResult, first: SplitResult | None) -> str:
     if parts.scheme == "redis+socket":
         # kombu's parser refuses ?virtual_host=, since the path is a virtual host already.
         query = quote(f"?{parts.query}", safe="=&") if parts.query else ""
@@ -229,8 +229,8 @@ def _own_url(parts: SplitResult, first: SplitResult | None) -> str:
         netloc = f"{userinfo}@localhost" if userinfo else "localhost"
         return f"{SCHEME_PREFIX}+{parts._replace(netloc=netloc, query='').geturl()}{query}"
     netloc, path, query = parts.netloc, parts.path, parts.query
-    are_one = parts.scheme == "sentinel" or parts.scheme in CLUSTER_SCHEMES
-    if are_one and first is not None and first.scheme == parts.scheme:
+    share_one_broker = parts.scheme == "sentinel" or parts.scheme in CLUSTER_SCHEMES
+    if share_one_broker and first is not None and first.scheme == parts.scheme:
         if "@" not in netloc and "@" in first.netloc:
             netloc = f"{first.netloc.rpartition('@')[0]}@{netloc}"
         path = path if path.strip("/") else first.path
@@ -244,7 +244,7 @@ def _own_url(parts: SplitResult, first: SplitResult | None) -> str:
 
 
 def _socket_url(connection: Connection) -> str:
-    """Undo :func:`_own_url` after ``Connection.switch`` has split the URL of a Unix socket."""
+    """Undo :func:`_delayq_url` after ``Connection.switch`` has split the URL of a Unix socket."""
     path, mark, query = connection.virtual_host.partition("?")
     userinfo = ""
     if connection.userid or connection.password:

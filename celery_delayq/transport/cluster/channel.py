@@ -98,10 +98,9 @@ class ClusterChannel(Channel):
         """Return the store of a queue."""
         return self.stores.of(queue)
 
-    def place_of(self, queue: str) -> str:
-        """Return the :attr:`place` of a queue's messages."""
-        place: str = self._place_by(self.store_of(queue).keys)
-        return place
+    def database_id_of(self, queue: str) -> str:
+        """Return the :attr:`database_id` of a queue's messages."""
+        return self._database_id_by(self.store_of(queue).keys)
 
     def part_of(self, queue: str) -> ShardChannel:
         """Return the channel that consumes a queue."""

@@ -84,7 +84,7 @@ class ShardChannel(Channel):
     ack_interval = 0.05
 
     #: False, since each of many shards becomes idle often while the worker is busy.
-    looks_after_work = False
+    looks_when_idle = False
 
     #: Longer than on a single Redis. All dispatchers of a process promote at the same moments.
     gather = 0.02

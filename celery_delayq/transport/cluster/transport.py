@@ -41,7 +41,7 @@ class ClusterTransport(Transport):
         self._promotion_loop = PromotionLoop.unless_patched()
 
     @property
-    def place(self) -> str:
+    def database_name(self) -> str:
         """The name of the Redis Cluster: equal for all credentials."""
         return f"cluster {sorted(url.node_addresses(self.plain))}"
 

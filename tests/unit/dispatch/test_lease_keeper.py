@@ -92,10 +92,10 @@ def test_nothing_is_taken_until_nothing_is_held(alone: bool) -> None:
     [tag] = take(one, "q", 1, alone=alone)
     if not alone:
         one.make_room()
-    assert not one.may_ask()
+    assert not one.may_request()
     one.ack(tag)
 
-    assert one.may_ask()
+    assert one.may_request()
 
 
 def test_room_is_not_made_for_longer_than_a_lease(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,7 +105,7 @@ def test_room_is_not_made_for_longer_than_a_lease(monkeypatch: pytest.MonkeyPatc
     later = time.monotonic() + 7.001
     monkeypatch.setattr(time, "monotonic", lambda: later)
 
-    assert one.may_ask()
+    assert one.may_request()
 
 
 def test_what_is_held_and_what_is_asked_for_keeps_a_process_busy() -> None:
@@ -127,7 +127,7 @@ def test_after_making_room_in_vain_quarantined_messages_are_left_to_others(
     assert one.others == 1
     later = time.monotonic() + 7.001
     monkeypatch.setattr(time, "monotonic", lambda: later)
-    assert one.may_ask()
+    assert one.may_request()
 
     assert one.others == -1
     one.release(tag)

@@ -356,7 +356,7 @@ def test_after_an_error_it_leaves_the_duty_to_others_for_a_while(timer: PollTime
     allowed = []
     for seconds in (0.0, OFF_DUTY_SECONDS, NO_CLAIM_SECONDS):
         timer.monotonic = lambda seconds=seconds: now + seconds  # type: ignore[misc]
-        allowed.append((timer.may_take_duty, timer.may_claim_duty))
+        allowed.append((timer.may_take_vacant_duty, timer.may_take_duty_by_promotion))
 
     assert not timer.on_duty
     assert allowed == [(False, False), (True, False), (True, True)]
@@ -367,7 +367,7 @@ def test_a_lone_dispatcher_stays_on_duty_after_an_error(timer: PollTimer) -> Non
 
     assert not timer.leave_duty()
     assert timer.on_duty
-    assert timer.may_take_duty
+    assert timer.may_take_vacant_duty
 
 
 def test_a_queue_is_left_to_others_for_a_while_and_told_once() -> None:

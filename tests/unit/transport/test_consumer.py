@@ -52,4 +52,4 @@ def test_it_asks_where_it_may_take_a_message_and_that_is_worth_a_request(
     consumer.serves_worker = True
     consumer.leased_queues = frozenset({"q"} if leased else ())
 
-    assert consumer.is_content is not asks
+    assert consumer.has_nothing_to_send is not asks

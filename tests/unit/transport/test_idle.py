@@ -34,10 +34,10 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
-def wait_of(*, fleet_looks: bool = True, looks_after_work: bool = True) -> IdleWait:
+def wait_of(*, fleet_looks: bool = True, looks_when_idle: bool = True) -> IdleWait:
     store: Any = SimpleNamespace(keys=Keys(), layout=Layout())
     settings: Any = SimpleNamespace(block_timeout=MIN_LONG_WAIT_SECONDS)
-    return IdleWait(store, settings, lambda: fleet_looks, looks_after_work=looks_after_work)
+    return IdleWait(store, settings, lambda: fleet_looks, looks_when_idle=looks_when_idle)
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_a_stock_producer_that_has_stopped_is_forgotten(clock: Clock) -> None:
 
 
 def test_a_shard_leaves_it_to_the_fleet(clock: Clock) -> None:
-    wait = wait_of(looks_after_work=False)
+    wait = wait_of(looks_when_idle=False)
     wait.note_messages(from_others=True)
     clock.now += LONG_WAIT_SECONDS / 2
 
