@@ -116,7 +116,7 @@ class Acks:
         self._waiting.append((queue, field, run))
         self._wake()
 
-    def of(self, queue: str) -> set[str]:
+    def unanswered_fields(self, queue: str) -> set[str]:
         """Return the fields of a queue whose acknowledgements have no answer yet."""
         waiting = {field for where, field, _ in self._waiting.copy() if where == queue}
         for batch in tuple(self._in_flight.copy().values()):

@@ -23,7 +23,7 @@ class EarlyRuns:
     ----------
     worker_id : str
         The name of the process.
-    most : int
+    history_size : int
         Approximate number of runs that the history keeps; 0 without a history.
     wake : Callable[[], None]
         Wakes the thread that sends the runs.
@@ -34,8 +34,8 @@ class EarlyRuns:
         Monotonic time of the next :meth:`flush`; infinite while no run waits.
     """
 
-    def __init__(self, worker_id: str, most: int, wake: Callable[[], None]) -> None:
-        self.most = most
+    def __init__(self, worker_id: str, history_size: int, wake: Callable[[], None]) -> None:
+        self.history_size = history_size
         self.due = math.inf
         self._worker_id = worker_id
         self._wake = wake
@@ -49,7 +49,7 @@ class EarlyRuns:
 
     def add(self, run: bytes) -> None:
         """Add a run, which is sent within :data:`COLLECT_SECONDS`."""
-        if not self.most:
+        if not self.history_size:
             return
         self._waiting.append(run)
         if self.due == math.inf:
@@ -74,7 +74,7 @@ class EarlyRuns:
                     self._sending = self._waiting[:MAX_RUNS]
                     del self._waiting[:MAX_RUNS]  # meanwhile others may only have added some
                     self._call_number += 1
-                store.history.add(self._worker_id, self._call_number, self.most, self._sending)
+                store.history.add(self._worker_id, self._call_number, self.history_size, self._sending)
                 self._sending = []
         except BaseException:
             self.due = 0.0

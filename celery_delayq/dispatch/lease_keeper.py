@@ -558,7 +558,7 @@ class LeaseKeeper:
                 len(taken),
             )
         open_requests = set(self._open_requests.copy())
-        unanswered_fields = self.acks.of(queue)
+        unanswered_fields = self.acks.unanswered_fields(queue)
         leased_fields = {self.field(tag) for tag in self.leased.copy()}
         unknown_fields = {
             name

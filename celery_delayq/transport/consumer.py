@@ -190,7 +190,7 @@ class Consumer:
         #: Messages that are not handed out yet.
         self.taken: deque[Taken] = deque()
         #: Number of messages to request at once.
-        self.batch = BatchSize()
+        self.batch_size = BatchSize()
         self.controls = Controls()
         self.idle = idle
         #: Monotonic time at which the last commands were sent.
@@ -278,7 +278,7 @@ class Consumer:
         """
         if not self.taken:
             return None
-        size = self.batch.size
+        size = self.batch_size.size
         # A connection that was closed has to be registered with the poller first.
         if size > 1 and len(self.taken) <= size // 2 and self._polled.socket is not None:
             if self.state is State.REPEAT:
@@ -307,7 +307,7 @@ class Consumer:
 
     def _credit(self) -> int:
         # Without a limit: a batch for a worker, one message for any other consumer.
-        return self._prefetch.credit(self.batch.size if self.serves_worker else 1)
+        return self._prefetch.credit(self.batch_size.size if self.serves_worker else 1)
 
     def _is_worth_it(self, credit: int) -> bool:
         """Return whether to send requests now: not for each message while the pool is busy."""
@@ -331,7 +331,7 @@ class Consumer:
         credit = self._prefetch.part_of(credit, has_more=self._fair_share.has_more(leased))
         return self._fair_share.deal(
             leased,
-            min(credit, self.batch.size),
+            min(credit, self.batch_size.size),
             len(self._store.layout.steps),
             fair=not isinstance(self._cycle, priority_cycle),
         )

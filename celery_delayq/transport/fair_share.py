@@ -29,7 +29,7 @@ class BatchSize:
 
     size: int = 1
 
-    def after(self, count: int, seconds: float) -> None:
+    def note_delivery(self, count: int, seconds: float) -> None:
         """Adapt the size after the delivery of *count* messages took *seconds*."""
         self.size = (
             min(2 * self.size, MAX_BATCH) if seconds <= count * QUICK_DELIVERY_SECONDS else 1

@@ -72,17 +72,17 @@ class HandOut:
         self._database_id = database_id
         self._new_message = new_message
 
-    def one(self) -> bool:
+    def hand_out_one(self) -> bool:
         """Hand out one message; return whether there was one."""
         taken = self._consumer.next()
         if taken is None:
             return False
         started = time.monotonic()
         self._hand_out(taken)
-        self._consumer.batch.after(1, time.monotonic() - started)
+        self._consumer.batch_size.note_delivery(1, time.monotonic() - started)
         return True
 
-    def some(self) -> bool:
+    def hand_out_several(self) -> bool:
         """Hand out messages for :data:`LOOP_TURN_SECONDS`; return whether there are more.
 
         So TERM, heartbeats and remote control do not wait for a whole batch in an event loop.
@@ -99,7 +99,7 @@ class HandOut:
             self._hand_out(taken)
             number += 1
         if number:
-            consumer.batch.after(number, time.monotonic() - started)
+            consumer.batch_size.note_delivery(number, time.monotonic() - started)
         return bool(consumer.taken)
 
     def message_of(self, taken: Taken) -> Message | None:

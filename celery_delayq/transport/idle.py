@@ -114,22 +114,20 @@ class IdleWait:
 
     def ready_lists(self, queue: str) -> list[bytes]:
         """Return the packed ready lists of a queue, the most urgent first, then the quarantine."""
-        return self._ready_lists.get(queue) or self._add_ready_lists(queue)
-
-    def _add_ready_lists(self, queue: str) -> list[bytes]:
-        keys = self._store.keys
-        lists = [*keys.ready_lists(queue, self._store.layout), keys.queue(queue).quarantined]
-        return self._ready_lists.setdefault(queue, [*map(pack_arg, lists)])
+        if queue not in self._ready_lists:
+            keys = self._store.keys
+            lists = [*keys.ready_lists(queue, self._store.layout), keys.queue(queue).quarantined]
+            self._ready_lists[queue] = [*map(pack_arg, lists)]
+        return self._ready_lists[queue]
 
     def wake_list(self, queue: str) -> bytes:
         """Return the packed wake list of a queue."""
-        return self._wake_lists.get(queue) or self._add_wake_list(queue)
-
-    def _add_wake_list(self, queue: str) -> bytes:
-        keys = self._store.keys
-        key = keys.queue(queue).wake if queue else keys.interrupt(self._interrupt)
-        self._queue_by_list[key] = queue
-        return self._wake_lists.setdefault(queue, pack_arg(key))
+        if queue not in self._wake_lists:
+            keys = self._store.keys
+            key = keys.queue(queue).wake if queue else keys.interrupt(self._interrupt)
+            self._queue_by_list[key] = queue
+            self._wake_lists[queue] = pack_arg(key)
+        return self._wake_lists[queue]
 
     def wait(self, leased: Sequence[str], popped: Sequence[str], *, briefly: bool) -> bytes | None:
         """Return the BRPOP on the wake lists of *leased* queues and the lists *popped*.

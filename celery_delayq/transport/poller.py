@@ -189,14 +189,14 @@ class Poller(stock.MultiChannelPoller):
 
     def deliver_one(self, channel: Any) -> bool:
         """Hand out one fetched message of a channel. Return whether there was one."""
-        return _has_fetched(channel) and channel.hand_out.one()
+        return _has_fetched(channel) and channel.hand_out.hand_out_one()
 
     def deliver(self, channel: Any) -> None:
         """Hand out fetched messages of a channel: in an event loop for a short time, else one."""
         if self._in_protected_read:
             self.deliver_one(channel)
             return
-        if _has_fetched(channel) and channel.hand_out.some():
+        if _has_fetched(channel) and channel.hand_out.hand_out_several():
             self.wakeup.set()
 
     def handle_event(self, fileno: int, event: int) -> Any:

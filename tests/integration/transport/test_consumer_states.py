@@ -125,7 +125,7 @@ def ask_while_handing_out(stage: Stage) -> None:
     while not (stage.consumer.taken and stage.consumer.state is State.ASKED):
         if stage.consumer.taken:
             stage.call("next")
-            stage.consumer.batch.after(1, 0.0)
+            stage.consumer.batch_size.note_delivery(1, 0.0)
         else:
             stage.call("read" if stage.consumer.state is State.ASKED else "start")
 
@@ -184,7 +184,7 @@ def cancel_what_would_be_popped(stage: Stage) -> None:
 def have_no_room(stage: Stage) -> None:
     stage.channel.basic_qos(0, 1, False)
     ask_and_read(stage)
-    stage.channel.hand_out.one()
+    stage.channel.hand_out.hand_out_one()
     stage.call("start")
 
 
@@ -271,7 +271,7 @@ def lose_it_before_it_asks_for_more(stage: Stage) -> None:
     while len(stage.consumer.taken) < 4:
         stage.call("start")
         stage.call("read")
-        stage.consumer.batch.after(1, 0.0)
+        stage.consumer.batch_size.note_delivery(1, 0.0)
     with stage.break_connection():
         while stage.consumer.taken:
             stage.call("next")

@@ -122,7 +122,7 @@ def test_fetched_messages_go_back_in_order_with_what_a_late_reply_brings(
         got: list[Any] = []
         consumer = Consumer(channel, [Queue("q")], on_message=got.append)
         consumer.consume()
-        while channel.consumer.batch.size < 16:
+        while channel.consumer.batch_size.size < 16:
             connection.drain_events(timeout=TIMEOUT)
         late = proxy.on("leases/acquire", Fault.DELAY, seconds=3 * LAST_REPLY_SECONDS)
         while not late.fired.wait(0.01):

@@ -134,21 +134,21 @@ def test_a_batch_doubles_while_messages_go_quickly_up_to_its_most() -> None:
     batch, sizes = BatchSize(), []
     for _ in range(9):
         sizes.append(batch.size)
-        batch.after(batch.size, batch.size * QUICK_DELIVERY_SECONDS)
+        batch.note_delivery(batch.size, batch.size * QUICK_DELIVERY_SECONDS)
 
     assert sizes == [1, 2, 4, 8, 16, 32, MAX_BATCH, MAX_BATCH, MAX_BATCH]
 
 
 def test_one_slow_message_makes_the_batch_single_again() -> None:
     batch = BatchSize(32)
-    batch.after(1, QUICK_DELIVERY_SECONDS + 0.001)
+    batch.note_delivery(1, QUICK_DELIVERY_SECONDS + 0.001)
 
     assert batch.size == 1
 
 
 def test_a_batch_is_quick_when_its_messages_are_on_average() -> None:
     batch = BatchSize(8)
-    batch.after(8, 8 * QUICK_DELIVERY_SECONDS)
+    batch.note_delivery(8, 8 * QUICK_DELIVERY_SECONDS)
     assert batch.size == 16
-    batch.after(8, 8 * QUICK_DELIVERY_SECONDS + 0.001)
+    batch.note_delivery(8, 8 * QUICK_DELIVERY_SECONDS + 0.001)
     assert batch.size == 1

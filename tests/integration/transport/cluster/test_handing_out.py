@@ -107,7 +107,7 @@ def test_a_message_that_cannot_be_put_off_holds_up_its_shard_only(
     shards = DelayQ.of(app).session.stores
     channel = connection.default_channel
     part = channel.part_of(LOST)
-    part.consumer.batch.size = 4  # so that one request gets all
+    part.consumer.batch_size.size = 4  # so that one request gets all
 
     def receive(_body: Any, got: Any) -> None:
         came.append(got.headers["id"])
