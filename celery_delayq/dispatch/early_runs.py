@@ -74,7 +74,8 @@ class EarlyRuns:
                     self._sending = self._waiting[:MAX_RUNS]
                     del self._waiting[:MAX_RUNS]  # meanwhile others may only have added some
                     self._call_number += 1
-                store.history.add(self._worker_id, self._call_number, self.history_size, self._sending)
+                number = self._call_number
+                store.history.add(self._worker_id, number, self.history_size, self._sending)
                 self._sending = []
         except BaseException:
             self.due = 0.0

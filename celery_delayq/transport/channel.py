@@ -82,8 +82,8 @@ class Channel(stock.Channel):
     #: Seconds between two checks for acknowledgements that no request has sent.
     ack_interval = ACK_LOOK_SECONDS
 
-    #: Whether the channel looks at the ready lists each time that the channel becomes idle. If
-    #: false, only the fleet of dispatchers looks.
+    #: Whether the consumer looks at the ready lists whenever it becomes idle. If false, only the
+    #: fleet of dispatchers looks at them.
     looks_when_idle = True
 
     #: Least seconds between two promotions while entries become due continuously.
@@ -361,14 +361,14 @@ class Channel(stock.Channel):
     def consumer(self) -> Consumer:
         """The consumer, which requests messages from Redis."""
         idle = IdleWait(
-            *(self.store, self.settings),
+            self.store,
+            self.settings,
             partial(self.connection.fleet_looks, self.database_id),
             looks_when_idle=self.looks_when_idle,
             health_check_interval=self.health_check_interval,
         )
         return Consumer(
-            *(self.client, self.store, self._queue_cycle),
-            *(self.prefetch, idle, self.settings),
+            self.client, self.store, self._queue_cycle, self.prefetch, idle, self.settings
         )
 
     @cached_property
@@ -377,7 +377,9 @@ class Channel(stock.Channel):
         keeper = keeper_of(
             self.database_id,
             lambda: LeaseKeeper(
-                *(self.new_store(), self.store.leases.claim, self.settings),
+                self.new_store(),
+                self.store.leases.claim,
+                self.settings,
                 ack_interval=self.ack_interval,
             ),
         )
@@ -387,11 +389,15 @@ class Channel(stock.Channel):
     @cached_property
     def hand_out(self) -> HandOut:
         """Gives leased messages to their callbacks."""
-        controls, new_message = self.consumer.controls, partial(self.Message, channel=self)
-        put_off = PutOff(self.store, self.deliveries, self.publisher, controls, self.qos)
+        controls = self.consumer.controls
         return HandOut(
-            *(self.consumer, self.deliveries, put_off, self.qos, self.database_id),
-            *(self._handlers, new_message),
+            self.consumer,
+            self.deliveries,
+            PutOff(self.store, self.deliveries, self.publisher, controls, self.qos),
+            self.qos,
+            self.database_id,
+            self._handlers,
+            partial(self.Message, channel=self),
         )
 
     def leased(self, tag: str) -> bool:
@@ -430,7 +436,7 @@ class Channel(stock.Channel):
     def _begin(self, queue: str) -> None:
         """Register a consumed queue in Redis, and start the dispatcher."""
         self.store.register(queue)
-        _ = self.deliveries  # claims a worker id now: Redis would refuse the claim once it is full
+        _ = self.deliveries  # claims a worker id: a full Redis would refuse the claim later
         self.consumer.idle.ask_server()
         self.connection.start_dispatcher(self)
 
@@ -544,7 +550,9 @@ class Channel(stock.Channel):
             envelope.check_envelope(raw)
             due = None
             no_ack, _ = self._handlers.get(queue, (True, None))
-            if not no_ack and self.can_schedule(queue):  # without ack emulation
+            # Only with `ack_emulation` off: else messages of such a queue are leased. A stock
+            # producer may have pushed a message with an ETA.
+            if not no_ack and self.can_schedule(queue):
                 due = self.publisher.due_later(self.store, raw)
             entry = None if due is None else entry_of_received(self.store, raw, due)
         except Exception as exc:

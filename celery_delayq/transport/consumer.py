@@ -51,11 +51,11 @@ class State(Enum):
     #: No reply is awaited. Next: the same requests again: their replies were lost or not handled.
     REPEAT = auto()
     #: The replies to requests are awaited, and to the acknowledgements and looks sent with them.
-    ASKED = auto()
+    REQUESTED = auto()
     #: The reply to a look at the ready lists is awaited.
-    LOOKED = auto()
+    LOOKING = auto()
     #: The reply to a BRPOP is awaited.
-    WAITING = auto()
+    BLOCKED = auto()
     #: The channel is closed. Nothing is sent any more.
     CLOSED = auto()
 
@@ -86,7 +86,7 @@ class PolledConnection:
         return self._client.connection
 
     def get_connection(self, *_command_name: str) -> PolledConnection:
-        """Return this."""
+        """Return this object: it is a pool with one connection."""
         return self
 
     def release(self, _connection: PolledConnection) -> None:
@@ -116,40 +116,38 @@ class Consumer:
 
     From state to state, by method:
 
-    ======== ===================================== =========================
-    from     by                                    to
-    ======== ===================================== =========================
-    READY    `start`, `next`: there are requests   ASKED; REPEAT: they cannot
-                                                   be sent
-    READY    `start`: all queues are empty, or     LOOKED or WAITING
-             none is leased
-    READY    `start`: no message may be taken,     READY
-             some are here to hand out, Redis has
-             just refused all queues, or the
-             command cannot be sent
-    POP      `start`                               WAITING; READY: no queue is
-                                                   popped any more, Redis has
-                                                   refused them, or it cannot
-                                                   be sent
-    REPEAT   `start`, `next`                       ASKED; REPEAT: it cannot be
-                                                   sent
-    ASKED    `read`                                READY; POP: a look found
-                                                   a message to pop; REPEAT:
-                                                   Redis lacks the script of a
-                                                   request
-    LOOKED   `read`                                READY
-    WAITING  `read`                                READY
-    ASKED    `cancel`: the replies come soon       as by `read`
-    ASKED    `drop_connection`, a connection that  REPEAT
-             ends in `read` or `cancel`
-    LOOKED   `drop_connection`                     READY
-    WAITING  `drop_connection`                     READY
-    ASKED    `abandon`                             READY
-    REPEAT   `abandon`                             READY
-    LOOKED   `abandon`                             READY
-    WAITING  `abandon`                             READY
-    any      `close`                               CLOSED
-    ======== ===================================== =========================
+    ========= =========================================== =========
+    from      by                                          to
+    ========= =========================================== =========
+    READY     `start`, `next`: there are requests         REQUESTED
+    READY     `start`, `next`: they cannot be sent        REPEAT
+    READY     `start`: all queues are empty, or none is   LOOKING
+              leased, and a look is due
+    READY     `start`: the same, and no look is due       BLOCKED
+    READY     `start`: no message may be taken, fetched   READY
+              messages wait to be handed out, Redis has
+              just refused all queues, or the command
+              cannot be sent
+    POP       `start`                                     BLOCKED
+    POP       `start`: no queue is popped any more, Redis READY
+              has just refused them, or the command
+              cannot be sent
+    REPEAT    `start`, `next`                             REQUESTED
+    REPEAT    `start`, `next`: they cannot be sent        REPEAT
+    REQUESTED `read`; `cancel`: the replies come soon     READY
+    REQUESTED `read`, `cancel`: a look found a message to POP
+              pop
+    REQUESTED `read`, `cancel`: Redis lacks a script, or  REPEAT
+              the connection is lost
+    REQUESTED `drop_connection`                           REPEAT
+    LOOKING   `read`, `drop_connection`                   READY
+    BLOCKED   `read`, `drop_connection`                   READY
+    REQUESTED `abandon`                                   READY
+    REPEAT    `abandon`                                   READY
+    LOOKING   `abandon`                                   READY
+    BLOCKED   `abandon`                                   READY
+    any       `close`                                     CLOSED
+    ========= =========================================== =========
 
     In all other states these methods keep the state. `read` is called only for an awaited reply.
 
@@ -244,17 +242,17 @@ class Consumer:
         None while a reply may bring more of them: each requeue puts its messages at the head, so
         the messages that came first must be requeued last, or with the others.
         """
-        if self.state is State.ASKED:
+        if self.state is State.REQUESTED:
             return []
         cancelled, self._cancelled = self._cancelled, []
         return cancelled
 
     def _interrupt(self) -> None:
         """End a long wait: the queues have changed."""
-        if self.state is State.WAITING:
+        if self.state is State.BLOCKED:
             self.idle.interrupt()
 
-    # -- asking
+    # -- to request messages
 
     def start(self) -> None:
         """Request messages or, while all queues are empty, wait for messages."""
@@ -310,10 +308,14 @@ class Consumer:
         return self._prefetch.credit(self.batch_size.size if self.serves_worker else 1)
 
     def _is_worth_it(self, credit: int) -> bool:
-        """Return whether to send requests now: not for each message while the pool is busy."""
+        """Return whether to send requests now: not for each message while the pool is busy.
+
+        Without a prefetch limit each credit is worth a request.
+        """
         if credit <= 0:
             return False
-        enough = credit >= self._prefetch.half  # so that some are worked on meanwhile
+        # When half of the limit is free: meanwhile tasks of the other half run.
+        enough = credit >= self._prefetch.half
         return enough or not (self.taken or (self.serves_worker and worker.backlog()))
 
     def _shares(self) -> list[Share] | None:
@@ -346,20 +348,26 @@ class Consumer:
         self._riding_acks = keeper.acks.take(rides=True)
         calls = self._calls()
         looks, looked = self._looks()
-        self._send(State.ASKED, self._packed(calls) + looks, len(calls) + looked)
+        self._send(State.REQUESTED, self._packed(calls) + looks, len(calls) + looked)
 
     def _calls(self) -> list[Call]:
         """Return the calls for acknowledgements and requests."""
         keeper, leases = self.keeper, self._store.leases
-        me, lease, others, reports = (
-            *(keeper.worker_id, keeper.lease),
-            *(keeper.others, self.serves_worker),
-        )
+        me, lease, others = keeper.worker_id, keeper.lease, keeper.leases_beside
         # Acknowledgements first: they may make room for a quarantined message.
         calls = keeper.acks.calls(self._store, self._riding_acks)
         calls += [
-            leases.acquire_call(s.queue, me, lease, number, s.limit, s.lists, others, reports)
-            for s, number in self._requests
+            leases.acquire_call(
+                share.queue,
+                me,
+                lease,
+                number,
+                share.limit,
+                share.lists,
+                others=others,
+                reports=self.serves_worker,
+            )
+            for share, number in self._requests
         ]
         return calls
 
@@ -390,7 +398,7 @@ class Consumer:
         self.state = State.READY
         _, popped = self._queues_in_turn()
         if lists := self._ready_lists(popped):
-            self._send(State.WAITING, pack([("BRPOP", *lists, POP_SECONDS)]))
+            self._send(State.BLOCKED, pack([("BRPOP", *lists, POP_SECONDS)]))
 
     def _wait(self) -> None:
         """Look at the ready lists, or wait for a wake-up."""
@@ -398,9 +406,9 @@ class Consumer:
         lists = self._ready_lists(popped)
         if look := self.idle.look(leased):
             self._filled_call = look
-            self._send(State.LOOKED, look.packed())
+            self._send(State.LOOKING, look.packed())
         elif wait := self.idle.wait(leased, lists, briefly=bool(self._refused)):
-            self._send(State.WAITING, wait)
+            self._send(State.BLOCKED, wait)
 
     def _queues_in_turn(self) -> tuple[list[str], list[str]]:
         """Return the queues to lease from and those to pop from, the queue in turn first.
@@ -431,7 +439,7 @@ class Consumer:
     def awaited_connection(self) -> Any:
         """The connection on which a reply is awaited; None if no reply is."""
         state = self.state
-        if state is State.ASKED or state is State.WAITING or state is State.LOOKED:
+        if state is State.REQUESTED or state is State.BLOCKED or state is State.LOOKING:
             return self._polled.connection
         return None
 
@@ -445,11 +453,11 @@ class Consumer:
         """
         state = self.state
         try:
-            if state is State.ASKED:
+            if state is State.REQUESTED:
                 self._read_requests()
                 return None
             self.state = State.READY
-            if state is State.WAITING:
+            if state is State.BLOCKED:
                 return self._read_popped()
             if reply := self._wire.read():
                 self._fair_share.forget(self._filled_call.found(reply))
@@ -463,9 +471,9 @@ class Consumer:
     def drop_connection(self) -> None:
         """Close a lost connection; requests without a reply are sent again."""
         # First the state: kombu notes the closed connection and calls this again.
-        if self.state is State.ASKED:
+        if self.state is State.REQUESTED:
             self.state = State.REPEAT
-        elif self.state is State.LOOKED or self.state is State.WAITING:
+        elif self.state is State.LOOKING or self.state is State.BLOCKED:
             self.state = State.READY
         self._put_back_acks()
         self._wire.drop()
@@ -632,7 +640,7 @@ class Consumer:
     def _read_last(self) -> None:
         """Read the awaited replies to requests, if they come within a second."""
         try:
-            if self.state is State.ASKED and self._polled.can_read(LAST_REPLY_SECONDS):
+            if self.state is State.REQUESTED and self._polled.can_read(LAST_REPLY_SECONDS):
                 self._read_requests()
         except (RedisError, OSError):
             self.drop_connection()

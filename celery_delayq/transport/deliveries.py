@@ -55,18 +55,24 @@ class Deliveries:
         for tag in tags:
             leased_message = self.keeper.release(tag)
             if leased_message is not None:
-                why: Counted = "crashed" if leased_message.crashed else counted
+                cause: Counted = "crashed" if leased_message.crashed else counted
                 details = leased_message.details if leased_message.crashed else b""
-                key = leased_message.queue, why, details
+                key = leased_message.queue, cause, details
                 fields.setdefault(key, []).append(self.keeper.field(tag))
         if not fields:
             return
-        me, most = self.keeper.worker_id, self.keeper.max_deliveries
+        me, max_deliveries = self.keeper.worker_id, self.keeper.max_deliveries
 
         def put_back(store: Store) -> None:
-            for (queue, why, details), names in fields.items():
+            for (queue, cause, details), names in fields.items():
                 _, dead_lettered = store.leases.requeue(
-                    queue, me, names, last=last, counted=why, most=most, details=details
+                    queue,
+                    me,
+                    names,
+                    last=last,
+                    counted=cause,
+                    most=max_deliveries,
+                    details=details,
                 )
                 if dead_lettered:
                     logger.error(
@@ -80,7 +86,7 @@ class Deliveries:
     def hand_back(self, tags: Iterable[str], *, reconnects: bool) -> None:
         """Requeue unacknowledged messages at once.
 
-        Where a worker *reconnects* while its tasks run on, each is requeued after its task ended.
+        If the worker *reconnects*, each message is requeued when its task has ended.
         """
         leased = [tag for tag in tags if tag in self.keeper.leased]
         if reconnects:
@@ -96,15 +102,16 @@ class Deliveries:
         leased_message = self.keeper.leased.get(tag)
         if leased_message is None:
             return False
-        leased_message.crashed, leased_message.reason, leased_message.details = (
-            crashed,
-            reason,
-            details,
-        )
+        leased_message.crashed = crashed
+        leased_message.reason, leased_message.details = reason, details
         return True
 
     def note_cancelled(self, tag: str) -> None:
-        """Note that no task works on a message any more; its object may live on."""
+        """Note that no task works on a message any more.
+
+        The keeper takes a living message object for a running task. An error that somebody keeps
+        may refer to the object, so the keeper forgets the object here.
+        """
         leased_message = self.keeper.leased.get(tag)
         if leased_message is not None:
             leased_message.message = None
@@ -116,14 +123,11 @@ class Deliveries:
         leased_message = self.keeper.release(tag)
         if leased_message is None:
             return False
-        why, queue, field = (
-            leased_message.reason or reason,
-            leased_message.queue,
-            self.keeper.field(tag),
-        )
-        me, details, run = self.keeper.worker_id, leased_message.details, leased_message.run
+        me, field = self.keeper.worker_id, self.keeper.field(tag)
+        queue, details, run = leased_message.queue, leased_message.details, leased_message.run
+        reason = leased_message.reason or reason
         self._change(
-            lambda store: store.leases.dead_letter(queue, me, field, id, why, details, run)
+            lambda store: store.leases.dead_letter(queue, me, field, id, reason, details, run)
         )
         self._trim_sometimes(queue)
         return True
@@ -191,7 +195,7 @@ class Deliveries:
         try:
             change(self._store)
         except BaseException as exc:
-            # Before logging, which may be ended too.
+            # Before logging: a greenlet may be killed while it logs.
             self.keeper.changes.add(change, loss_text)
             # A greenlet is killed while it waits, or the process ends.
             if not isinstance(exc, Exception):

@@ -207,7 +207,10 @@ class Poller(stock.MultiChannelPoller):
         return super().handle_event(fileno, event)
 
     def on_credit(self, channel: Any) -> None:
-        """Wake the poll if *channel* may be waiting until a message is settled. For any thread."""
+        """Wake the poll, since a message was settled: *channel* may request messages now.
+
+        A channel that awaits a reply requests messages after that reply. For any thread.
+        """
         if not channel._in_poll or getattr(self, "_paused_brpop", None):
             self.wakeup.set()
 

@@ -113,7 +113,11 @@ class PutOff:
         queue, keeper = taken.queue, self._deliveries.keeper
         entry, head = entry_of_received(self._store, raw, due), envelope.head_of(taken.message)
         call = self._store.leases.replace_call(
-            *(queue, entry, queue, keeper.worker_id, keeper.field(taken.tag)),
+            queue,
+            entry,
+            queue,
+            keeper.worker_id,
+            keeper.field(taken.tag),
             head=head,
             when_due=when_due,
         )

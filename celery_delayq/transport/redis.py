@@ -131,7 +131,7 @@ class Transport(stock.Transport):
         server_checks.check_server(client)
 
     def fleet_looks(self, database_id: str) -> bool:
-        """Return whether the fleet wakes the consumers of a database for stock producers' messages."""
+        """Return whether the fleet looks at the ready lists of a database for its consumers."""
         dispatcher = self._dispatchers.get(database_id)
         return dispatcher is not None and dispatcher.ready_lists.fleet_looks
 
@@ -142,7 +142,8 @@ class Transport(stock.Transport):
             server_checks.check_layout(channel.store.client, channel.store.keys)
             server_checks.warn_of_settings(channel.store.client)
             dispatcher = Dispatcher(
-                *(channel.new_store(), self.settings),
+                channel.new_store(),
+                self.settings,
                 gather=channel.gather,
                 loop=self._promotion_loop,
                 consumed=partial(self._consumed_in, channel.database_id),

@@ -80,8 +80,8 @@ def delayq_urls(urls: Sequence[str]) -> list[str]:
     a port and a database: without them, kombu would keep those of the former URL. All Sentinels
     name the same master, so parts that a further URL lacks come from the first URL.
     """
-    first = _parse_and_check(urls[0].removeprefix(f"{SCHEME_PREFIX}+")) if urls else None
-    return [_delayq_url(_parse_and_check(url.removeprefix(f"{SCHEME_PREFIX}+")), first) for url in urls]
+    parts = [_parse_and_check(url.removeprefix(f"{SCHEME_PREFIX}+")) for url in urls]
+    return [_delayq_url(each, parts[0]) for each in parts]
 
 
 def plain_connection(connection: Connection) -> Connection:
@@ -220,7 +220,7 @@ def _valid_schemes() -> str:
     return ", ".join(f"{SCHEME_PREFIX}+{scheme}://" for scheme in SCHEMES)
 
 
-def _delayq_url(parts: SplitResult, first: SplitResult | None) -> str:
+def _delayq_url(parts: SplitResult, first: SplitResult) -> str:
     if parts.scheme == "redis+socket":
         # kombu's parser refuses ?virtual_host=, since the path is a virtual host already.
         query = quote(f"?{parts.query}", safe="=&") if parts.query else ""
@@ -230,7 +230,7 @@ def _delayq_url(parts: SplitResult, first: SplitResult | None) -> str:
         return f"{SCHEME_PREFIX}+{parts._replace(netloc=netloc, query='').geturl()}{query}"
     netloc, path, query = parts.netloc, parts.path, parts.query
     share_one_broker = parts.scheme == "sentinel" or parts.scheme in CLUSTER_SCHEMES
-    if share_one_broker and first is not None and first.scheme == parts.scheme:
+    if share_one_broker and first.scheme == parts.scheme:
         if "@" not in netloc and "@" in first.netloc:
             netloc = f"{first.netloc.rpartition('@')[0]}@{netloc}"
         path = path if path.strip("/") else first.path

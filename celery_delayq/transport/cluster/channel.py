@@ -89,7 +89,10 @@ class ClusterChannel(Channel):
     def _new_stores(self, **options: Any) -> Stores:
         settings = self.settings
         return cluster_stores(
-            *(self.connection.nodes, self.slot.keys, self.layout, settings.limits),
+            self.connection.nodes,
+            self.slot.keys,
+            self.layout,
+            settings.limits,
             number=settings.cluster_tags,
             **options,
         )

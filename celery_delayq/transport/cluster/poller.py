@@ -255,7 +255,7 @@ def _overdue_seconds(channel: Any) -> float:
     sock = None if consumer is None else socket_of(consumer.awaited_connection)
     if consumer is None or sock is None:
         return 0.0
-    wait = consumer.idle.wait_seconds if consumer.state is State.WAITING else 0.0
+    wait = consumer.idle.wait_seconds if consumer.state is State.BLOCKED else 0.0
     seconds = time.monotonic() - consumer.sent_at - wait
     # The reply may have come, unread: the event loop was busy, or no message may be taken.
     return 0.0 if seconds <= 0 or is_readable(sock) else seconds

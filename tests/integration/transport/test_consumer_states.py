@@ -72,15 +72,15 @@ class Stage:
     def be_ready(self) -> None:
         assert self.consumer.state is State.READY
 
-    def be_asked(self) -> None:
+    def be_requested(self) -> None:
         self.publish()
         self.call("start")
 
-    def be_looked(self) -> None:
-        self._go_on(State.LOOKED)
+    def be_looking(self) -> None:
+        self._go_on(State.LOOKING)
 
-    def be_waiting(self) -> None:
-        self._go_on(State.WAITING)
+    def be_blocked(self) -> None:
+        self._go_on(State.BLOCKED)
 
     def _go_on(self, state: State) -> None:
         """Ask and read until the consumer is idle; the queues are empty."""
@@ -88,13 +88,13 @@ class Stage:
             self.call("start" if self.consumer.state is State.READY else "read")
 
     def be_repeating(self) -> None:
-        self.be_asked()
+        self.be_requested()
         self.call("drop_connection")
         self.connect()
 
     def be_about_to_pop(self) -> None:
         self.publish("brief")
-        self.be_asked()
+        self.be_requested()
         self.call("read")
 
     def be_closed(self) -> None:
@@ -106,15 +106,15 @@ WAYS: dict[State, Callable[[Stage], None]] = {
     State.READY: Stage.be_ready,
     State.POP: Stage.be_about_to_pop,
     State.REPEAT: Stage.be_repeating,
-    State.ASKED: Stage.be_asked,
-    State.LOOKED: Stage.be_looked,
-    State.WAITING: Stage.be_waiting,
+    State.REQUESTED: Stage.be_requested,
+    State.LOOKING: Stage.be_looking,
+    State.BLOCKED: Stage.be_blocked,
     State.CLOSED: Stage.be_closed,
 }
 
 
 def ask_and_read(stage: Stage) -> None:
-    stage.be_asked()
+    stage.be_requested()
     stage.call("read")
     assert [each.queue for each in stage.consumer.taken] == ["q"]
 
@@ -122,12 +122,12 @@ def ask_and_read(stage: Stage) -> None:
 def ask_while_handing_out(stage: Stage) -> None:
     stage.channel.basic_qos(0, 100, False)
     stage.publish(number=200)
-    while not (stage.consumer.taken and stage.consumer.state is State.ASKED):
+    while not (stage.consumer.taken and stage.consumer.state is State.REQUESTED):
         if stage.consumer.taken:
             stage.call("next")
             stage.consumer.batch_size.note_delivery(1, 0.0)
         else:
-            stage.call("read" if stage.consumer.state is State.ASKED else "start")
+            stage.call("read" if stage.consumer.state is State.REQUESTED else "start")
 
 
 def repeat_while_handing_out(stage: Stage) -> None:
@@ -156,15 +156,15 @@ def teach_the_script(stage: Stage) -> None:
 
 
 def lose_the_connection_while_reading(stage: Stage) -> None:
-    stage.be_asked()
+    stage.be_requested()
     with stage.break_connection():
         stage.channel._brpop_read()
-    stage.steps.append((State.ASKED, "read", stage.consumer.state))
+    stage.steps.append((State.REQUESTED, "read", stage.consumer.state))
 
 
 def look_and_wait(stage: Stage) -> None:
-    stage.be_looked()
-    stage.be_waiting()
+    stage.be_looking()
+    stage.be_blocked()
     stage.publish()
     stage.call("read")
 
@@ -189,12 +189,12 @@ def have_no_room(stage: Stage) -> None:
 
 
 def lose_it_while_it_looks(stage: Stage) -> None:
-    stage.be_looked()
+    stage.be_looking()
     stage.call("drop_connection")
 
 
 def lose_it_while_it_waits(stage: Stage) -> None:
-    stage.be_waiting()
+    stage.be_blocked()
     stage.call("drop_connection")
 
 
@@ -204,7 +204,7 @@ def abandon(stage: Stage) -> None:
 
 
 def cancel_while_a_reply_comes(stage: Stage) -> None:
-    stage.be_asked()
+    stage.be_requested()
     stage.call("cancel", queue="q")
     assert [each.queue for each in stage.consumer.take_cancelled()] == ["q"]
 
@@ -225,7 +225,7 @@ def cancel_where_the_script_is_unknown(stage: Stage) -> None:
 
 def find_all_refused(stage: Stage) -> None:
     """A list of another type stands where a sign is waited for."""
-    stage.be_looked()
+    stage.be_looking()
     stage.call("read")
     stage.channel.store.client.set("{q}:wake", "no list")
     for method in ("start", "read", "start"):
@@ -238,7 +238,7 @@ def be_refused_what_may_not_run(stage: Stage) -> None:
     stage.consumer.serves_worker = True
     store.control.revoke(60, ["another"])
     store.client.set(store.keys.revoked, "no set")
-    stage.be_asked()
+    stage.be_requested()
     stage.call("read")
     assert not stage.consumer.taken
     stage.call("start")
@@ -288,7 +288,7 @@ def _abandon_in(state: State) -> Callable[[Stage], None]:
     return abandon_there
 
 
-ABANDONED = [_abandon_in(state) for state in (State.ASKED, State.LOOKED, State.WAITING)]
+ABANDONED = [_abandon_in(state) for state in (State.REQUESTED, State.LOOKING, State.BLOCKED)]
 
 WALKS = (
     ask_and_read,
@@ -344,9 +344,7 @@ def documented() -> set[Step]:
         ends = [
             State[word] for word in re.findall(r"\b[A-Z]{3,}\b", rest) if word in State.__members__
         ]
-        if "as by" in rest:
-            ends = [State.READY, State.POP, State.REPEAT]
-        for method in re.findall(r"`(\w+)`", rest.partition("as by")[0]):
+        for method in re.findall(r"`(\w+)`", rest):
             found |= {(start, method, end) for start in starts for end in ends}
     return found
 
@@ -365,7 +363,7 @@ def test_the_table_of_transitions_is_true_and_whole(new_stage: Callable[[], Stag
             stage.call("close", wait=False)
         done |= {*stage.steps}
 
-    handing_out = (State.READY, "next", State.READY), (State.ASKED, "next", State.ASKED)
+    handing_out = (State.READY, "next", State.READY), (State.REQUESTED, "next", State.REQUESTED)
     assert done - {*handing_out} == documented()
 
 

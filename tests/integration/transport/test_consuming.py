@@ -47,7 +47,7 @@ def test_a_message_that_comes_while_a_channel_of_popped_queues_closes_is_handed_
         channel: Any = connection.channel()
         Queue("q")(channel).declare()
         channel.basic_consume("q", True, got.append, "tag")
-        while channel.consumer.state is not State.WAITING:
+        while channel.consumer.state is not State.BLOCKED:
             with suppress(TimeoutError):
                 connection.drain_events(timeout=0.01)
         publish(connection, "q", 1)

@@ -76,7 +76,7 @@ def test_a_channel_settles_all_where_it_closes_as_its_connection_is_lost(
         proxy.hold("leases/ack", "leases/acquire")
         channel.consumer.serves_worker = True  # whose acknowledgements wait for the next request
         got[0].ack()
-        while channel.consumer.state is not State.ASKED:
+        while channel.consumer.state is not State.REQUESTED:
             with suppress(TimeoutError):
                 connection.drain_events(timeout=0.1)
         sock = channel._in_poll._sock
