@@ -105,10 +105,11 @@ class Acks:
     @property
     def unanswered(self) -> bool:
         """Whether acknowledgements wait for an answer; batches that ride do not count."""
+        # Twice: `put_back` may move a batch from in-flight to waiting between the two reads.
         return (
             bool(self._waiting)
             or not all(batch.rides for batch in self._in_flight.copy().values())
-            or bool(self._waiting)  # a batch was put back meanwhile
+            or bool(self._waiting)
         )
 
     def add(self, queue: str, field: str, run: bytes = b"") -> None:
@@ -155,13 +156,13 @@ class Acks:
         late = len(done - self._sent_before) - sum(each.known for each in acked)
         self._sent_before -= done
         self._tally.late_acks += max(0, late)
-        self._waiting.extendleft(reversed(unsent))
+        self._waiting.extendleft(unsent)  # before others, in any order
         del self._in_flight[id(batch)]
         if unsent:
             self._wake()
 
     def put_back(self, batch: AckBatch) -> None:
-        """Send a batch again after a lost connection."""
+        """Queue a batch to be sent again, after a lost connection."""
         for queue, fields in batch.fields.items():
             self._sent_before.update(fields)
             self._waiting.extendleft((queue, field, run) for field, run in fields.items())

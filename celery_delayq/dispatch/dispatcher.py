@@ -43,10 +43,14 @@ logger = logging.getLogger(__name__)
 #: Seconds until a queue is tried again after a promotion from it failed.
 DEFER_SECONDS = 1.0
 
-#: Longest sleep, in seconds, without listening to messages: listening costs as much as a promotion.
-SHORT_SLEEP_SECONDS = 0.005
-#: Seconds without listening after which a dispatcher listens also in a short sleep.
-LISTEN_SECONDS = 0.1
+#: Longest sleep, in seconds, in which a dispatcher does not listen to messages: listening costs as
+#: much as a promotion.
+MAX_UNHEARD_SLEEP_SECONDS = 0.005
+#: Seconds without listening after which a dispatcher listens in each sleep.
+MAX_UNHEARD_SECONDS = 0.1
+
+#: Most seconds to wait for the rest of a message of which a part has come.
+MESSAGE_SECONDS = 0.005
 
 #: Seconds after its last duty for which a dispatcher still gets wake-ups.
 WAKE_UP_SECONDS = 2.0
@@ -58,12 +62,13 @@ HEARTBEATS = {b"1": True, b"0": False}
 #: so that the cost does not grow with the number of queues.
 TRIM_SECONDS = 30.0
 
-#: Most entries that one call promotes, and most messages that one call reclaims: the call counts
-#: the deaths of each message by its hash.
-MAX_PROMOTED, MAX_RECLAIMED = 50, 25
+#: Most entries that one call promotes.
+MAX_PROMOTED = 50
+#: Most messages that one call reclaims: the call counts the deaths of each message by its hash.
+MAX_RECLAIMED = 25
 
 #: Seconds between two promotions whose time is written to Redis, for metrics.
-NOTE_SECONDS = 5.0
+NOTE_PROMOTION_SECONDS = 5.0
 
 
 @dataclass(slots=True)
@@ -116,9 +121,10 @@ class Dispatcher(threading.Thread):
         self._stopping = threading.Event()
         self._has_started = False
         self._id = new_worker_id()
-        # Often enough that lease time passes: see ``dispatch/next_queue.lua``.
+        # Each look lets lease time pass by at most a third of a lease. So leases do not end while
+        # no dispatcher looks, such as in an outage of Redis.
         self._timer = PollTimer(min(settings.dispatch_interval, settings.lease / 6), gather=gather)
-        self._short_sleep = max(SHORT_SLEEP_SECONDS, gather)
+        self._unheard_sleep = max(MAX_UNHEARD_SLEEP_SECONDS, gather)
         #: Queues from which this account may not promote, or not reclaim.
         self._skipped_queues, self._unreclaimed_queues = SkippedQueues(), SkippedQueues()
         self._registry = Registry(settings.registry_refresh)
@@ -210,7 +216,7 @@ class Dispatcher(threading.Thread):
         """Count an error; after an outage connect to the new master, if there is one."""
         if not is_outage:
             self.tally.errors += 1
-            self.ready_lists.give_up()  # entries that are due must not wait for it
+            self.ready_lists.give_up()  # due entries must not wait for the rest of this look
         elif self._reopen is not None and not self._stopping.is_set():
             with suppress(Exception):  # the next turn logs what is wrong
                 self._store = self._reopen()
@@ -225,7 +231,9 @@ class Dispatcher(threading.Thread):
         except CommandRefused as exc:
             logger.warning(
                 "This account may not listen to %s (%s): tasks may start up to %s s late",
-                *(" and ".join(channels), exc, self._settings.dispatch_interval),
+                " and ".join(channels),
+                exc,
+                self._settings.dispatch_interval,
             )
             pubsub.reset()
 
@@ -243,13 +251,13 @@ class Dispatcher(threading.Thread):
             pubsub.unsubscribe(self._store.keys.wake)
         else:
             pubsub.subscribe(self._store.keys.wake)
-            self._timer.look_now(SHORT_SLEEP_SECONDS)  # there may have been one
+            self._timer.look_now(MAX_UNHEARD_SLEEP_SECONDS)  # a wake-up may have been missed
 
     def _sleep(self, pubsub: Any) -> None:
         """Sleep until the next look or promotion; messages may change its time."""
         while (wait := self._timer.wait()) and not self._stopping.is_set():
-            recently = time.monotonic() - self._listened_at < LISTEN_SECONDS
-            if not pubsub.subscribed or (wait <= self._short_sleep and recently):
+            recently = time.monotonic() - self._listened_at < MAX_UNHEARD_SECONDS
+            if not pubsub.subscribed or (wait <= self._unheard_sleep and recently):
                 self._stopping.wait(wait)
                 return
             self._take_message(pubsub, max(0.0, wait - POLL_MARGIN_SECONDS))
@@ -281,7 +289,7 @@ class Dispatcher(threading.Thread):
     def _take_messages(self, pubsub: Any) -> None:
         """Handle all messages that have come."""
         while pubsub.subscribed and pubsub.has_data():
-            self._take_message(pubsub, SHORT_SLEEP_SECONDS)
+            self._take_message(pubsub, MESSAGE_SECONDS)
 
     def _dispatch(self) -> None:
         """Look at the next queue, or at the next-due index if no queue is known."""
@@ -308,7 +316,7 @@ class Dispatcher(threading.Thread):
     def _promote_call(self, queue: str, layout: Layout) -> Call:
         """Return the call that promotes from a queue."""
         now = time.monotonic()
-        note = now - self._noted_at >= NOTE_SECONDS
+        note = now - self._noted_at >= NOTE_PROMOTION_SECONDS
         self._call_noted_at = now if note else self._noted_at
         me = self._id if self._timer.may_take_duty_by_promotion or self._timer.on_duty else ""
         return self._store.promote_call(
@@ -326,7 +334,8 @@ class Dispatcher(threading.Thread):
         if promoted.dead_lettered:
             logger.error(
                 "unreadable or too late entries: queue=%s dead_lettered=%d",
-                *(queue, promoted.dead_lettered),
+                queue,
+                promoted.dead_lettered,
             )
         self._timer.note_look(promoted.look, promoted)
 
@@ -352,11 +361,14 @@ class Dispatcher(threading.Thread):
             self._store.repair_types()
 
     def _look(self) -> None:
-        """Look at the next-due index, which also lets lease time pass, and reclaim where a lease
-        has ended."""
+        """Look at the next-due index, and reclaim the messages of ended leases.
+
+        The look also lets lease time pass.
+        """
         me = self._id if self._timer.may_take_vacant_duty else ""
         look = self.tally.last_look = self._store.next_queue(
-            *(self._settings.lease / 3, me),
+            self._settings.lease / 3,
+            me,
             is_subscribed=self._is_subscribed,
             ready_every=self.ready_lists.look_seconds,
             skipped=self._skipped_queues,
@@ -392,7 +404,6 @@ class Dispatcher(threading.Thread):
     def _reclaim(self, queue: str) -> None:
         """Reclaim the messages of a queue from processes whose leases have expired."""
         settings, leases = self._settings, self._store.leases
-        most, max_gap = settings.max_deliveries, settings.lease / 3
         more = moved = True
         while more and moved and not self._stopping.is_set():
             worker_id = ""
@@ -400,7 +411,12 @@ class Dispatcher(threading.Thread):
                 worker_id = leases.first_ended_lease(queue) or ""
                 layout = self._registry.layout(self._store, queue)
                 more, *counts = leases.reclaim_expired(
-                    queue, layout, worker_id, min(MAX_RECLAIMED, self._batch), most, max_gap
+                    queue,
+                    layout,
+                    worker_id,
+                    min(MAX_RECLAIMED, self._batch),
+                    settings.max_deliveries,
+                    settings.lease / 3,
                 )
             except CommandRefused as exc:
                 self.tally.errors += 1
@@ -412,5 +428,7 @@ class Dispatcher(threading.Thread):
             if moved:
                 logger.warning(
                     "lease of %s expired: queue=%s requeued=%d quarantined=%d dead_lettered=%d",
-                    *(worker_id, queue, *counts),
+                    worker_id,
+                    queue,
+                    *counts,
                 )

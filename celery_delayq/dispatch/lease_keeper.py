@@ -28,7 +28,7 @@ from celery_delayq.dispatch.pending_changes import PendingChanges
 from celery_delayq.dispatch.quarantine_room import QuarantineRoom, RoomState
 from celery_delayq.errors import CommandRefused
 from celery_delayq.settings import Settings
-from celery_delayq.store.leases import place_of
+from celery_delayq.store.leases import Counted, place_of
 from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting.errors import OUTAGE_ERRORS
 from celery_delayq.utils import native_threads
@@ -36,17 +36,17 @@ from celery_delayq.utils.reconnecting import ReconnectingLoop
 
 logger = logging.getLogger(__name__)
 
-#: Seconds between two looks at acknowledgements while there are any. One that is still there at
-#: the second look, after at most twice as long, has found no request to ride on.
+#: Seconds between two looks at acknowledgements while there are any. An acknowledgement that is
+#: there at two looks was not sent with a request. The thread sends it, at most 10 ms after it came.
 ACK_LOOK_SECONDS = 0.005
 
-#: Seconds between two looks at messages that are to be given back.
+#: Seconds between two looks at messages to requeue.
 REQUEUE_LOOK_SECONDS = 0.5
 
 #: Seconds for which a process that ends waits for Redis, where it has something to send.
 SHUTDOWN_SECONDS = 5.0
 
-#: Seconds for which it waits then for the end of the thread.
+#: Seconds for which a process that ends waits for the end of the thread.
 JOIN_SECONDS = 1.0
 
 
@@ -172,7 +172,7 @@ class LeaseKeeper:
         #: By request number: the queue of a request without a reply, and its monotonic time.
         self._open_requests: dict[str, tuple[str, float]] = {}
         #: Tags of quarantined messages. No other message runs beside them.
-        self._alone: set[str] = set()
+        self._quarantined_tags: set[str] = set()
         self._quarantine_room = QuarantineRoom()
         #: By queue: fields that Redis has under this worker id and this process does not know.
         self._unknown_fields: dict[str, set[str]] = {}
@@ -211,7 +211,7 @@ class LeaseKeeper:
         for tag in tags:
             self.leased[tag] = LeasedMessage(queue, since)
         if alone:
-            self._alone.update(tags)
+            self._quarantined_tags.update(tags)
         return tags
 
     def note_handed_out(self, tag: str, message: Any) -> bool:
@@ -260,7 +260,7 @@ class LeaseKeeper:
         return leased_message
 
     def _pop(self, tag: str) -> LeasedMessage | None:
-        self._alone.discard(tag)
+        self._quarantined_tags.discard(tag)
         return self.leased.pop(tag, None)
 
     def requeue_idle(self, tags: Iterable[str]) -> None:
@@ -298,13 +298,14 @@ class LeaseKeeper:
         return len(self.leased) + len(self._open_requests)
 
     @property
-    def others(self) -> int:
-        """:attr:`busy` without the current request; -1 where other processes are to take
-        quarantined messages.
+    def leases_beside(self) -> int:
+        """:attr:`busy` without the current request, for ``leases/acquire.lua``.
+
+        -1 tells the script to lease no quarantined message to this process.
         """
-        busy, room = self.busy - 1, self._quarantine_room
+        beside, room = self.busy - 1, self._quarantine_room
         leaves = room.state is RoomState.LEAVES_TO_OTHERS and time.monotonic() < room.until
-        return -1 if busy and leaves else busy
+        return -1 if beside and leaves else beside
 
     def make_room(self) -> None:
         """Ask for no message while one is leased: a quarantined message waits."""
@@ -317,9 +318,10 @@ class LeaseKeeper:
         """
         before = self._quarantine_room
         room = before.at(time.monotonic(), self.lease, is_empty=not self.leased)
-        if room is not before:  # else one that another thread has begun to make might be lost
+        # Assign only a changed value: another thread may have called `make_room` meanwhile.
+        if room is not before:
             self._quarantine_room = room
-        return room.state is not RoomState.MAKES_ROOM and not self._alone
+        return room.state is not RoomState.MAKES_ROOM and not self._quarantined_tags
 
     # -- channels, and the end of the process
 
@@ -422,7 +424,7 @@ class LeaseKeeper:
 
         loop.run(turn)
         try:
-            with suppress(*OUTAGE_ERRORS):  # it expires
+            with suppress(*OUTAGE_ERRORS):  # the claim of the worker id expires anyway
                 self._store.leases.disclaim(self.worker_id)
         finally:
             self._renew_at = 0.0
@@ -440,11 +442,15 @@ class LeaseKeeper:
                 return False
             # First: whoever adds something from now on finds that the thread may be ending.
             self._thread_state = ThreadState.DECIDING
-            work = (
-                *(self.leased, self.changes, self.acks, self.acks.early_runs),
-                *(self._abandoned_requests, self._tags_to_requeue),
+            goes_on = bool(
+                self._open_channels
+                or self.leased
+                or self.changes
+                or self.acks
+                or self.acks.early_runs
+                or self._abandoned_requests
+                or self._tags_to_requeue
             )
-            goes_on = bool(self._open_channels or any(work))
             self._thread_state = ThreadState.RUNNING if goes_on else ThreadState.STOPPED
             return goes_on
 
@@ -478,7 +484,7 @@ class LeaseKeeper:
         self._work_event.wait(until - time.monotonic())
 
     def _requeue_idle_messages(self) -> None:
-        """Give back those of the messages to give back on which no task works any more."""
+        """Requeue the messages in `_tags_to_requeue` whose tasks have ended."""
         tags, in_work = self._tags_to_requeue.copy(), []
         idle: dict[str, list[str]] = defaultdict(list)
         for tag in tags:
@@ -491,7 +497,7 @@ class LeaseKeeper:
                 idle[leased_message.queue].append(tag)
         try:
             for queue, idle_tags in idle.items():
-                self._requeue(self._store, queue, map(self.field, idle_tags), counted=True)
+                self._requeue(self._store, queue, map(self.field, idle_tags), "requeued")
                 for tag in idle_tags:
                     self._pop(tag)
         finally:
@@ -573,15 +579,13 @@ class LeaseKeeper:
         self._requeue(self._store, queue, orphaned_fields)
 
     def _requeue(
-        self, store: Store, queue: str, fields: Iterable[str], *, counted: bool = False
+        self, store: Store, queue: str, fields: Iterable[str], counted: Counted = "nothing"
     ) -> None:
         fields = sorted(fields, key=place_of)
         if fields:
-            moved, _ = store.leases.requeue(
-                queue, self.worker_id, fields, counted="requeued" if counted else "nothing"
-            )
+            moved, _ = store.leases.requeue(queue, self.worker_id, fields, counted=counted)
             self.tally.given_back += moved
-            logger.info("orphaned messages went back: queue=%s moved=%d", queue, moved)
+            logger.info("orphaned messages were requeued: queue=%s moved=%d", queue, moved)
 
 
 #: The keepers of this process, by the process id and the id of the Redis database.

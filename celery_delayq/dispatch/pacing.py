@@ -21,11 +21,14 @@ from celery_delayq.store.scripting.replies import Look, Promoted
 #: Seconds after its due time from which an entry is overdue: any dispatcher promotes it.
 OVERDUE_SECONDS = 0.005
 
-#: Seconds between two looks of a dispatcher off duty: per dispatcher of the fleet, and at least.
-#: The maximum holds where no heartbeats come.
+#: Seconds between two looks of a dispatcher off duty, per dispatcher of the fleet.
 LOOK_SECONDS_PER_DISPATCHER = 0.02
-MIN_LOOK_SECONDS, MAX_LOOK_SECONDS = 0.35, 0.9
-JITTER_SECONDS = 0.05
+#: Least seconds between two looks of a dispatcher off duty.
+MIN_LOOK_SECONDS = 0.35
+#: Most seconds between two looks of a dispatcher off duty while no heartbeats come.
+MAX_LOOK_SECONDS = 0.9
+#: Part by which the time between two looks off duty varies.
+JITTER = 0.05
 
 #: Seconds between two looks of the dispatcher on duty. Each look sends a heartbeat.
 HEARTBEAT_SECONDS = 0.3
@@ -34,17 +37,20 @@ MISSED_HEARTBEATS = (1.25, 1.48)
 
 #: Least and most seconds between two promotions of a steady stream of entries.
 MIN_GATHER_SECONDS, MAX_GATHER_SECONDS = 0.0012, 0.004
-#: Entries that one promotion of a stream gathers, and promotions over which the time between two
-#: entries is averaged.
-GATHERED_ENTRIES, AVERAGED_PROMOTIONS = 2, 4
+#: Entries that one promotion of a stream gathers.
+GATHERED_ENTRIES = 2
+#: Promotions over which the time between two entries is averaged.
+AVERAGED_PROMOTIONS = 4
 
 #: A poll of a socket takes whole ms and may end up to one ms late. So the poll ends this many
 #: seconds early, and a sleep waits for the rest.
 POLL_MARGIN_SECONDS = 0.002
 
-#: Largest delay of a reply, in seconds, from which the clock offset is still computed. A larger one
-#: may be a clock that was set. The rate is the drift between two clocks, in seconds per second.
-MAX_REPLY_DELAY_SECONDS, CLOCK_DRIFT_RATE = 0.002, 0.0005
+#: Largest delay of a reply, in seconds, from which the clock offset is still computed. After a
+#: larger delay somebody may have set a clock.
+MAX_REPLY_DELAY_SECONDS = 0.002
+#: Largest drift between two clocks, in seconds per second.
+CLOCK_DRIFT_RATE = 0.0005
 
 #: Two promotions belong to one stream if the time between them is at most this many times
 #: :attr:`PollTimer.gather`.
@@ -54,9 +60,11 @@ STREAM_GAP_FACTOR = 2
 #: another dispatcher promoted the entries.
 EMPTY_LOOK_SECONDS = (0.001, 0.02)
 
-#: Seconds after an error of one queue for which a dispatcher does not go on duty at all, and for
-#: which promoting an overdue entry does not put it on duty.
-OFF_DUTY_SECONDS, NO_CLAIM_SECONDS = 2.0, 60.0
+#: Seconds after an error of one queue for which a dispatcher does not go on duty at all.
+OFF_DUTY_SECONDS = 2.0
+#: Seconds after an error of one queue for which promoting an overdue entry puts a dispatcher not on
+#: duty, and for which the dispatcher skips the queue.
+NO_CLAIM_SECONDS = 60.0
 
 #: Most queues that a dispatcher skips: each call names them.
 MAX_SKIPPED_QUEUES = 1000
@@ -126,7 +134,8 @@ class PollTimer:
         if look.fleet is not None:
             self.fleet, self._looked_at = look.fleet, now
         if has_taken_duty and self.fleet > 1:
-            self._looked_at = self._heartbeat_at  # its next look tells the others
+            # Plan the next look soon: its heartbeat announces the new dispatcher on duty.
+            self._looked_at = self._heartbeat_at
         until_look = max(0.0, self._looked_at + self._max_look_seconds - now)
         delay = self._reply_delay(look, now, in_vain=promoted is not None and promoted.is_in_vain)
         if promoted is not None and promoted.moved:
@@ -140,8 +149,8 @@ class PollTimer:
         is_same, self.queue = look.queue == self.queue, look.queue
         is_other = self.on_duty and not is_same
         if promoted is not None and (promoted.moved or is_other) and look.wait == 0:
-            # A full batch, or several queues: go on at once, also off duty. So names in the index
-            # that are no queues delay no queue behind them.
+            # After a full batch, or with several due queues: go on at once, also off duty. So names
+            # in the index that are no queues delay no queue behind them.
             wait = 0.0
         elif not self.on_duty:
             if promoted is not None or not look.is_overdue(OVERDUE_SECONDS):
@@ -170,8 +179,9 @@ class PollTimer:
     def _reply_delay(self, look: Look, now: float, *, in_vain: bool) -> float:
         """Return by how many seconds a reply was slower than the fastest reply.
 
-        Redis' clock has gone on for as long. A promotion *in_vain* shows that the delay was less:
-        the sleep before ended too early.
+        Redis computed ``look.wait`` that many seconds ago, so the caller subtracts the delay. A
+        promotion *in_vain* found nothing due: the former delay was computed too large, and the
+        measurement begins again.
         """
         ahead = look.now / 1_000_000 - now
         most, at = self._clock_ahead
@@ -208,7 +218,7 @@ class PollTimer:
         heard = _wait_with_heartbeats(self.fleet)
         unheard = min(heard, MAX_LOOK_SECONDS)
         if self._is_start_spread:
-            jitter = self.uniform(1 - JITTER_SECONDS, 1 + JITTER_SECONDS)
+            jitter = self.uniform(1 - JITTER, 1 + JITTER)
             heard, unheard = heard * jitter, unheard * jitter
         else:  # a fleet may have started, or reconnected, at the same moment
             self._is_start_spread = True

@@ -55,6 +55,7 @@ class Handover:
     replies: int = -1
     #: When the call without a reply was sent; None if there is none.
     sent_at: float | None = None
+    #: Whether the handover ends soon: a wake-up came, or the dispatcher is to stop.
     is_leaving: bool = False
     ended: threading.Event = field(default_factory=threading.Event)
 
@@ -191,7 +192,7 @@ class PromotionLoop:
                 self._poll.register(descriptor, select.POLLIN)
                 self._by_descriptor[descriptor] = handover
         except ValueError:  # closed in the meantime
-            self._end_handover(handover, in_step=False)
+            self._end_handover(handover, reply_is_lost=True)
 
     def _read_descriptor(self, handover: Handover, descriptor: int) -> None:
         """Read a reply. A wake-up is for the dispatcher's own thread."""
@@ -202,15 +203,15 @@ class PromotionLoop:
             handover.sent_at = None
             try:
                 handover.read(handover.wire.read())
-            except Exception:  # its own thread makes the call again, and raises what is wrong
+            except Exception:  # its own thread makes the call again, and raises the error
                 self._end_handover(handover)
         else:  # the server has closed the connection
-            self._end_handover(handover, in_step=False)
+            self._end_handover(handover, reply_is_lost=True)
 
     def _send_due_call(self, handover: Handover, now: float) -> None:
         """Send the next call, or give up a reply that is late."""
         if handover.sent_at:
-            self._end_handover(handover, in_step=False)
+            self._end_handover(handover, reply_is_lost=True)
             return
         try:
             call = None if handover.is_leaving else handover.next_call()
@@ -219,18 +220,22 @@ class PromotionLoop:
                 handover.sent_at = now
             else:
                 self._end_handover(handover)
-        except Exception:  # the same
+        except Exception:  # its own thread makes the call again, and raises the error
             self._end_handover(handover)
 
-    def _end_handover(self, handover: Handover, *, in_step: bool = True) -> None:
-        """Leave the rest to the dispatcher's own thread, which repeats what has failed."""
+    def _end_handover(self, handover: Handover, *, reply_is_lost: bool = False) -> None:
+        """Leave the rest to the dispatcher's own thread, which repeats a failed call.
+
+        If a reply is awaited or lost, the connection is closed: a late reply would be read as that
+        to the next call.
+        """
         for descriptor in (handover.wake_ups, handover.replies):
             if self._by_descriptor.pop(descriptor, None):
                 with suppress(KeyError):
                     self._poll.unregister(descriptor)
         self._handovers.discard(handover)
-        if handover.sent_at or not in_step:
-            with suppress(Exception):  # or it would wait for ever
+        if handover.sent_at or reply_is_lost:
+            with suppress(Exception):  # else `promote` would wait for ever
                 handover.wire.drop()
         handover.sent_at, handover.is_leaving = None, False
         handover.ended.set()

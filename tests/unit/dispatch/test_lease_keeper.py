@@ -124,14 +124,14 @@ def test_after_making_room_in_vain_quarantined_messages_are_left_to_others(
     [tag] = take(one, "q", 1)
     one.make_room()
     one.new_request_number("q")
-    assert one.others == 1
+    assert one.leases_beside == 1
     later = time.monotonic() + 7.001
     monkeypatch.setattr(time, "monotonic", lambda: later)
     assert one.may_request()
 
-    assert one.others == -1
+    assert one.leases_beside == -1
     one.release(tag)
-    assert one.others == 0
+    assert one.leases_beside == 0
 
 
 # -- its thread

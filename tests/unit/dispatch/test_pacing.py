@@ -9,7 +9,7 @@ from celery_delayq.dispatch.pacing import (
     EMPTY_LOOK_SECONDS,
     GATHERED_ENTRIES,
     HEARTBEAT_SECONDS,
-    JITTER_SECONDS,
+    JITTER,
     LOOK_SECONDS_PER_DISPATCHER,
     MAX_GATHER_SECONDS,
     MAX_LOOK_SECONDS,
@@ -276,7 +276,7 @@ def test_when_the_one_on_duty_is_lost_others_look_within_half_a_second(timer: Po
     timer.note_heartbeat()
 
     assert HEARTBEAT_SECONDS < timer.wait() < 0.45
-    assert MAX_LOOK_SECONDS * (1 + JITTER_SECONDS) < 1.0  # where nothing is heard
+    assert MAX_LOOK_SECONDS * (1 + JITTER) < 1.0  # where nothing is heard
 
 
 def test_the_first_look_of_a_fleet_that_starts_at_once_is_spread(timer: PollTimer) -> None:
