@@ -21,8 +21,7 @@ _MAX_TEXT_CHARACTERS = 1000
 
 
 class LeasePlace(NamedTuple):
-    """The place of a lease: id of the Redis database, queue and delivery tag, and the message's label.
-    """
+    """The place of a lease: id of the Redis database, queue and delivery tag, and the message's label."""
 
     database_id: str
     queue: str

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -16,22 +13,18 @@ from celery_delayq.dispatch.dispatcher import Dispatcher
 from celery_delayq.dispatch.promotion_loop import PromotionLoop
 from celery_delayq.errors import NotAllowed
 from celery_delayq.integration import worker
-from celery_delayq.integration.flower import change_flower
 from celery_delayq.integration.install import TRANSPORT
 from celery_delayq.integration.replace import make
-from celery_delayq.settings import ON_RABBITMQ, Settings, misplaced_option_warnings
+from celery_delayq.settings import ON_RABBITMQ
 from celery_delayq.store import server_checks
 from celery_delayq.store.scripting.errors import translate_errors
 from celery_delayq.transport import url
 from celery_delayq.transport.channel import Channel as RedisChannel
 from celery_delayq.transport.channel import SentinelChannel
 from celery_delayq.transport.poller import Poller, Readers
-from celery_delayq.utils.once import warn_once
-
-logger = logging.getLogger(__name__)
 
 
-class Transport(stock.Transport):
+class Transport(url.UrlTransport, stock.Transport):
     """kombu's Redis transport with a schedule."""
 
     Channel: type[RedisChannel] = RedisChannel
@@ -41,20 +34,8 @@ class Transport(stock.Transport):
     #: The thread that promotes for several dispatchers; None: each dispatcher has a thread.
     _promotion_loop: PromotionLoop | None = None
 
-    #: kombu leaves the URL to this class, and calls :meth:`as_uri` to show the URL.
-    can_parse_url = True
-
     def __init__(self, client: Connection, **kwargs: Any) -> None:
-        self.plain = url.plain_connection(client)
-        self.settings = Settings.from_options(client.transport_options, ON_RABBITMQ)
-        for text in misplaced_option_warnings(
-            client.transport_options, self.Channel.from_transport_options
-        ):
-            warn_once(logger, text)
-        #: Temporary queues declared on this connection.
-        self.temporary_queues: set[str] = set()
-        #: Number of open batches of producers on this connection.
-        self.batches = 0
+        self._read_options(client, ON_RABBITMQ, self.Channel.from_transport_options)
         #: By the `database_id` of their channels.
         self._dispatchers: dict[str, Dispatcher] = {}
         self._dispatching: set[RedisChannel] = set()
@@ -82,27 +63,6 @@ class Transport(stock.Transport):
         super().register_with_event_loop(connection, self.cycle.loop)
         self.cycle.loop.note_callbacks()
         loop.add_reader(self.cycle.wakeup.fileno(), self.cycle.on_wakeup)
-
-    @contextmanager
-    def plain_client(self) -> Iterator[None]:
-        """Give kombu the plain connection while kombu reads host, port, TLS and Sentinels from it.
-
-        Safe to swap: kombu does no I/O meanwhile, and only one thread uses a connection.
-        """
-        ours: Connection = self.__dict__["client"]
-        self.client = self.plain
-        try:
-            yield
-        finally:
-            self.client = ours
-
-    def as_uri(self, _uri: str, include_password: bool = False, mask: str = "**") -> str:
-        """Return the URL as :func:`~celery_delayq.transport.url.shown_url` gives it."""
-        change_flower()
-        shown: str = self.plain.as_uri(include_password, mask)
-        # kombu has created a transport for this call, which has opened an epoll.
-        self.plain.release()
-        return url.shown_url(shown, include_password)
 
     def establish_connection(self) -> Any:
         """Connect, and refuse a server without the features that scripts need.

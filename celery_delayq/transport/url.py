@@ -8,14 +8,22 @@ scheme as the transport's name. :func:`plain_connection` converts all these form
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
 from urllib.parse import SplitResult, parse_qsl, quote, urlsplit
 
 from kombu import Connection
 
 from celery_delayq.errors import ConfigError
 from celery_delayq.integration.broker_urls import CLUSTER_SCHEMES, RABBITMQ_SCHEMES, SCHEMES
+from celery_delayq.integration.flower import change_flower
+from celery_delayq.settings import Settings, misplaced_option_warnings
 from celery_delayq.utils.credentials import hide
+from celery_delayq.utils.once import warn_once
+
+logger = logging.getLogger(__name__)
 
 #: The part of a scheme before the ``+``. Also kombu's alias of the transport.
 SCHEME_PREFIX = "delayq"
@@ -57,6 +65,67 @@ _DEFAULT_PORTS = {
     "amqp": 5672,
     "amqps": 5671,
 }
+
+
+class UrlTransport:
+    """The part of a transport that reads the URL and the options; in front of kombu's transport.
+
+    Attributes
+    ----------
+    plain : Connection
+        The connection with kombu's own scheme.
+    settings : Settings
+        The ``delayq`` settings.
+    temporary_queues : set[str]
+        Temporary queues declared on this connection.
+    batches : int
+        Number of open batches of producers on this connection.
+    """
+
+    #: kombu leaves the URL to this class, and calls :meth:`as_uri` to show the URL.
+    can_parse_url = True
+
+    client: Connection
+
+    def _read_options(
+        self, client: Connection, unsupported: Collection[str], known: Collection[str]
+    ) -> None:
+        """Read URL and options. Warn of options in a wrong place.
+
+        Parameters
+        ----------
+        unsupported : Collection[str]
+            The settings that only other brokers have.
+        known : Collection[str]
+            The transport options of kombu.
+        """
+        self.plain = plain_connection(client)
+        self.settings = Settings.from_options(client.transport_options, unsupported)
+        for text in misplaced_option_warnings(client.transport_options, known):
+            warn_once(logger, text)
+        self.temporary_queues: set[str] = set()
+        self.batches = 0
+
+    @contextmanager
+    def plain_client(self) -> Iterator[Connection]:
+        """Give kombu the plain connection while kombu reads the address from it; yield our own.
+
+        Safe to swap, since only one thread uses a connection.
+        """
+        ours: Connection = self.__dict__["client"]
+        self.client = self.plain
+        try:
+            yield ours
+        finally:
+            self.client = ours
+
+    def as_uri(self, _uri: str, include_password: bool = False, mask: str = "**") -> str:
+        """Return the URL as :func:`shown_url` gives it."""
+        change_flower()
+        shown: str = self.plain.as_uri(include_password, mask)
+        # kombu has created a transport for this call. That for Redis has opened an epoll.
+        self.plain.release()
+        return shown_url(shown, include_password)
 
 
 def plain_url(url: str) -> str:

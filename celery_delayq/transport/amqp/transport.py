@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import logging
 import os
 import re
 import time
@@ -16,9 +15,8 @@ from kombu import Connection as KombuConnection
 from kombu.transport import pyamqp
 
 from celery_delayq.errors import NotAllowed, UnsupportedServer
-from celery_delayq.integration.flower import change_flower
 from celery_delayq.integration.install import change_loop
-from celery_delayq.settings import ON_REDIS, Settings, misplaced_option_warnings
+from celery_delayq.settings import ON_REDIS, Settings
 from celery_delayq.transport import url
 from celery_delayq.transport.amqp.channel import Channel
 from celery_delayq.transport.amqp.dead_letter_connection import DeadLetterConnection
@@ -26,9 +24,6 @@ from celery_delayq.transport.amqp.declarer import Declarer
 from celery_delayq.transport.amqp.inbound import tolerant_handler
 from celery_delayq.transport.amqp.topology import Topology
 from celery_delayq.transport.amqp.waiting import WaitingConnection
-from celery_delayq.utils.once import warn_once
-
-logger = logging.getLogger(__name__)
 
 #: By URL and settings. A forked child opens its own connections.
 _CONNECTIONS: dict[tuple[str, Settings], DeadLetterConnection] = {}
@@ -79,7 +74,7 @@ class Connection(WaitingConnection):
             raise exceptions.RecoverableConnectionError(exc.reply_text) from exc
 
 
-class Transport(pyamqp.Transport):
+class Transport(url.UrlTransport, pyamqp.Transport):
     """kombu's RabbitMQ transport with delays."""
 
     Connection = Connection
@@ -87,11 +82,8 @@ class Transport(pyamqp.Transport):
 
     implements = pyamqp.Transport.implements.extend(batch_publish=True)
 
-    #: kombu leaves the URL to this class, and calls :meth:`as_uri` to show the URL.
-    can_parse_url = True
-
     def __init__(self, client: KombuConnection, **kwargs: Any) -> None:
-        self.plain = url.plain_connection(client)
+        self._read_options(client, ON_REDIS, ())
         if isinstance(self.plain.ssl, dict):
             # The options of a URL have redis-py's names.
             named = {name.removeprefix("ssl_"): value for name, value in self.plain.ssl.items()}
@@ -99,14 +91,7 @@ class Transport(pyamqp.Transport):
         elif self.plain.transport_cls == "amqps" and not self.plain.ssl:
             # kombu's own transport for this scheme does the same.
             self.plain.ssl = True
-        self.settings = Settings.from_options(client.transport_options, ON_REDIS)
-        for text in misplaced_option_warnings(client.transport_options, ()):
-            warn_once(logger, text)
         self.topology = Topology(self.settings)
-        #: Temporary queues declared on this connection.
-        self.temporary_queues: set[str] = set()
-        #: Number of open batches of producers on this connection.
-        self.batches = 0
         super().__init__(client, **kwargs)
 
     @property
@@ -127,11 +112,6 @@ class Transport(pyamqp.Transport):
         """Read an event. If more data has been read, the connection continues itself."""
         super().on_readable(connection, _NO_LOOP)
 
-    def as_uri(self, _uri: str, include_password: bool = False, mask: str = "**") -> str:
-        """Return the URL as :func:`~celery_delayq.transport.url.shown_url` gives it."""
-        change_flower()
-        return url.shown_url(self.plain.as_uri(include_password, mask), include_password)
-
     def establish_connection(self) -> Any:
         """Connect by the plain URL.
 
@@ -144,17 +124,14 @@ class Transport(pyamqp.Transport):
         amqp.exceptions.RecoverableConnectionError
             This node cannot serve the virtual host now; another node may.
         """
-        ours: KombuConnection = self.__dict__["client"]
-        self.client = self.plain
-        try:
-            connection = super().establish_connection()
-        except (exceptions.AccessRefused, exceptions.NotAllowed) as exc:
-            raise NotAllowed(
-                f"{self.as_uri('')}: {exc.reply_text.rstrip('.')}; check user, password, "
-                "virtual host, and the user's rights to it"
-            ) from exc
-        finally:
-            self.client = ours
+        with self.plain_client() as ours:
+            try:
+                connection = super().establish_connection()
+            except (exceptions.AccessRefused, exceptions.NotAllowed) as exc:
+                raise NotAllowed(
+                    f"{self.as_uri('')}: {exc.reply_text.rstrip('.')}; check user, password, "
+                    "virtual host, and the user's rights to it"
+                ) from exc
         check_version(connection.server_properties)
         connection.client = ours
         connection.delayq = self
