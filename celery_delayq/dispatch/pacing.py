@@ -127,48 +127,58 @@ class PollTimer:
 
     def note_look(self, look: Look, promoted: Promoted | None = None) -> None:
         """Plan the next look by a reply of Redis; after a promotion *promoted* is given."""
+        now = self.monotonic()
+        self._note_duty(look, promoted, now)
+        until_look = max(0.0, self._looked_at + self._max_look_seconds - now)
+        delay = self._reply_delay(look, now, in_vain=promoted is not None and promoted.is_in_vain)
+        until_due = until_look
+        if look.wait is not None:
+            until_due = min(until_look, max(0.0, look.wait - delay))
+        is_same, self.queue = look.queue == self.queue, look.queue
+        if promoted is not None and promoted.moved:
+            self._note_entries(promoted.moved, now)
+        if promoted is not None and self._goes_on(look, promoted, is_same=is_same):
+            wait = 0.0
+        elif not self.on_duty and (promoted is not None or not look.is_overdue(OVERDUE_SECONDS)):
+            self.queue, wait = None, self._plan_look_off_duty()
+        elif self.on_duty and promoted is not None and look.wait is not None:
+            gather = self._gather_seconds(promoted, until_due, now, is_same=is_same)
+            wait = min(max(until_due, gather), until_look)
+        else:
+            wait = until_due
+        self._wake_at = now + wait
+
+    def _note_duty(self, look: Look, promoted: Promoted | None, now: float) -> None:
+        """Note who is on duty, and the size of the fleet."""
         has_taken_duty = promoted is not None and look.on_duty and not self.on_duty
         if look.on_duty is not None:
             self.on_duty = look.on_duty
-        now = self.monotonic()
         if look.fleet is not None:
             self.fleet, self._looked_at = look.fleet, now
         if has_taken_duty and self.fleet > 1:
             # Plan the next look soon: its heartbeat announces the new dispatcher on duty.
             self._looked_at = self._heartbeat_at
-        until_look = max(0.0, self._looked_at + self._max_look_seconds - now)
-        delay = self._reply_delay(look, now, in_vain=promoted is not None and promoted.is_in_vain)
-        if promoted is not None and promoted.moved:
-            self._is_stream = now - self._promoted_at <= STREAM_GAP_FACTOR * self.gather
-            spacing = min(1.0, (now - self._promoted_at) / promoted.moved)
-            self._entry_seconds += (spacing - self._entry_seconds) / AVERAGED_PROMOTIONS
-            self._promoted_at = now
-        wait = until_look
-        if look.wait is not None:
-            wait = min(until_look, max(0.0, look.wait - delay))
-        is_same, self.queue = look.queue == self.queue, look.queue
-        is_other = self.on_duty and not is_same
-        if promoted is not None and (promoted.moved or is_other) and look.wait == 0:
-            # After a full batch, or with several due queues: go on at once, also off duty. So names
-            # in the index that are no queues delay no queue behind them.
-            wait = 0.0
-        elif not self.on_duty:
-            if promoted is not None or not look.is_overdue(OVERDUE_SECONDS):
-                self.queue, wait = None, self._plan_look_off_duty()
-        elif promoted is not None and look.wait is not None:
-            wait = min(
-                max(wait, self._gather_seconds(promoted, wait, now, is_same=is_same)), until_look
-            )
-        self._wake_at = now + wait
+
+    def _note_entries(self, moved: int, now: float) -> None:
+        """Note that a promotion moved entries, for the time between two entries."""
+        self._is_stream = now - self._promoted_at <= STREAM_GAP_FACTOR * self.gather
+        spacing = min(1.0, (now - self._promoted_at) / moved)
+        self._entry_seconds += (spacing - self._entry_seconds) / AVERAGED_PROMOTIONS
+        self._promoted_at = now
+
+    def _goes_on(self, look: Look, promoted: Promoted, *, is_same: bool) -> bool:
+        """Return whether to promote at once, also off duty: more entries are due.
+
+        Either the last promotion moved a full batch, or another queue has due entries. So names in
+        the index that are no queues delay no queue behind them.
+        """
+        return look.wait == 0 and bool(promoted.moved or (self.on_duty and not is_same))
 
     @property
     def _max_look_seconds(self) -> float:
         """Most seconds between two looks."""
-        return (
-            min(self.interval, HEARTBEAT_SECONDS)
-            if self.on_duty and self.fleet > 1
-            else self.interval
-        )
+        sends_heartbeats = self.on_duty and self.fleet > 1
+        return min(self.interval, HEARTBEAT_SECONDS) if sends_heartbeats else self.interval
 
     def note_heartbeat(self) -> None:
         """Note a heartbeat: the dispatcher on duty has looked."""

@@ -66,12 +66,12 @@ class AcquireReply(NamedTuple):
 
     Attributes
     ----------
-    more : int
+    first_list : int
         The number of the first ready list with more messages, from 1; 0 for none.
     alone : bool
         Whether the message is quarantined. The process may take no other message until it is
         settled.
-    room : bool
+    must_make_room : bool
         Whether a quarantined message waits. The process may take none until it has settled all its
         messages.
     messages : list[tuple[str, bytes, DeliveryCounts]]
@@ -86,9 +86,9 @@ class AcquireReply(NamedTuple):
         By field: the reason for which the message does not run.
     """
 
-    more: int
+    first_list: int
     alone: bool
-    room: bool
+    must_make_room: bool
     messages: list[tuple[str, bytes, DeliveryCounts]]
     revision: int = 0
     promoted: Mapping[str, int] = MappingProxyType({})
@@ -115,7 +115,7 @@ class AcquireReply(NamedTuple):
     @classmethod
     def read(cls, reply: Sequence[Any]) -> AcquireReply:
         """Read the reply."""
-        more, how, fields, counts, *messages = reply
+        first_list, how, fields, counts, *messages = reply
         revision, *names = fields.decode().split()
         promoted: dict[str, int] = {}
         if b"@" in fields:
@@ -129,7 +129,7 @@ class AcquireReply(NamedTuple):
         before = [DeliveryCounts.read(text) for text in counts.split(b",")[1:]]
         before = before or [NO_DELIVERIES] * len(names)
         return cls(
-            int(more),
+            int(first_list),
             how[:1] == b"1",
             how[:1] == b"2",
             list(zip(names, messages, before, strict=True)),

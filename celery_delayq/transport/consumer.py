@@ -556,10 +556,10 @@ class Consumer:
 
     def _note_leased(self, queue: str, request_number: str, reply: AcquireReply) -> list[Taken]:
         """Note the messages of a reply as leased, and return them."""
-        self._fair_share.note_first_list(queue, reply.more)
+        self._fair_share.note_first_list(queue, reply.first_list)
         if reply.messages:
             self.idle.note_messages(from_others=reply.others)
-        if reply.room:
+        if reply.must_make_room:
             self.keeper.make_room()
             self._fair_share.serve_alone(queue)
         fields = [field for field, _, _ in reply.messages]
@@ -597,7 +597,7 @@ class Consumer:
             taken = self._note_leased(queue, request_number, reply)
             if taken:
                 return taken[0]
-            if reply.room or not reply.more:
+            if reply.must_make_room or not reply.first_list:
                 return None
             # A later request, of another thread, has overtaken this one.
 

@@ -107,7 +107,7 @@ def run_each(url: str, who: str, seed: int) -> list[str]:
             held = []
         elif fields:
             continue
-        elif ending and not moved and not reserved.more and not store.scheduled("q"):
+        elif ending and not moved and not reserved.first_list and not store.scheduled("q"):
             return ran
         else:
             time.sleep(0)

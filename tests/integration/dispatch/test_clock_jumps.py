@@ -279,7 +279,7 @@ def quarantine_turn(world: World) -> Iterator[None]:
 def turn(world: World, who: str, number: int) -> bool:
     """Return whether a process that holds something makes room for a quarantined message."""
     call = world.store.leases.acquire_call(QUEUE, who, LEASE, str(number), 1, 4, 1)
-    return AcquireReply.read(world.store.run(call)).room
+    return AcquireReply.read(world.store.run(call)).must_make_room
 
 
 def archiving(world: World) -> Iterator[None]:

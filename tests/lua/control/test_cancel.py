@@ -119,10 +119,10 @@ def test_a_batch_of_cancelled_messages_is_passed_over_and_the_caller_asks_again(
     store.cancel(*(each.id for each in entries[:4]))
 
     first = store.reserve("1", 3)
-    assert (first.messages, first.more) == ([], 1)
+    assert (first.messages, first.first_list) == ([], 1)
     assert store.client.exists("{q}:wake")
     second = store.reserve("2", 3)
-    assert (bodies(second), second.more) == ([message_of(entries[4])], 0)
+    assert (bodies(second), second.first_list) == ([message_of(entries[4])], 0)
 
 
 def test_of_a_dropped_message_it_is_not_known_how_often_it_came_back(store: Bench) -> None:
@@ -153,7 +153,7 @@ def test_what_is_to_be_delivered_alone_is_dropped_too(store: Bench) -> None:
 
     first, second = store.reserve("2"), store.reserve("3")
 
-    assert (first.messages, first.alone, first.more) == ([], False, 1)
+    assert (first.messages, first.alone, first.first_list) == ([], False, 1)
     assert bodies(second) == [message_of(labelled("b"))]
     assert {"{q}:deliveries", "{q}:quarantined", "{q}:ready_index"}.isdisjoint(store.state())
 

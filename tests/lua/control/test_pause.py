@@ -107,7 +107,7 @@ def test_nothing_of_a_paused_queue_is_handed_out_and_nobody_is_woken(store: Benc
     store.pause(queue="q")
 
     reserved = store.reserve()
-    assert (reserved.more, reserved.messages) == (0, [])
+    assert (reserved.first_list, reserved.messages) == (0, [])
     assert "{q}:wake" not in store.state()
     assert store.client.llen("q") == 2
 
@@ -129,7 +129,7 @@ def test_what_is_to_be_delivered_alone_waits_too(store: Bench) -> None:
     store.client.lpush("{q}:quarantined", b"0\n{}")
     store.pause(queue="q")
     reserved = store.reserve()
-    assert (reserved.messages, reserved.alone, reserved.room) == ([], False, False)
+    assert (reserved.messages, reserved.alone, reserved.must_make_room) == ([], False, False)
 
     store.resume(queue="q")
     assert store.reserve("2").alone

@@ -25,7 +25,7 @@ def test_messages_move_from_ready_to_the_lease_the_oldest_first(store: Bench) ->
     reserved = store.reserve("7", 2)
 
     assert bodies(reserved) == [b"a", b"b"]
-    assert (reserved.more, reserved.alone) == (1, False)
+    assert (reserved.first_list, reserved.alone) == (1, False)
     assert store.state() == {
         "delayq:lease_ends": {b"q": 10},
         "q": [b"c"],
@@ -58,7 +58,7 @@ def test_only_as_many_lists_as_asked_for_are_taken_from(store: Bench) -> None:
     reserved = store.reserve(lists=2)
 
     assert bodies(reserved) == [b"urgent", b"less"]
-    assert reserved.more == 4
+    assert reserved.first_list == 4
 
 
 @pytest.mark.parametrize(("step", "place"), [(0, 1), (3, 2), (6, 3), (9, 4)])
@@ -66,7 +66,7 @@ def test_the_first_list_with_something_left_is_told(store: Bench, step: int, pla
     store.push(b"a", b"b", step=step)
     store.push(b"c", step=9)
 
-    assert store.reserve("1", 1).more == place
+    assert store.reserve("1", 1).first_list == place
 
 
 def test_an_empty_queue_gives_nothing_and_leaves_nothing(store: Bench) -> None:
@@ -78,9 +78,9 @@ def test_an_empty_queue_gives_nothing_and_leaves_nothing(store: Bench) -> None:
 def test_the_marker_goes_with_the_last_message(store: Bench) -> None:
     store.push(b"a", b"b")
 
-    assert store.reserve("1", 1).more == 1
+    assert store.reserve("1", 1).first_list == 1
     assert store.client.lrange("{q}:wake", 0, -1) == [b""]
-    assert store.reserve("2", 1).more == 0
+    assert store.reserve("2", 1).first_list == 0
     assert not store.client.exists("{q}:wake")
 
 

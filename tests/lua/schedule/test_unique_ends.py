@@ -83,7 +83,7 @@ def test_what_a_stock_worker_took_has_the_key_no_more(store: Bench, policy: str)
     owned(store, "ready")
     store.make_ready(labelled("other"))
     assert store.client.rpop("q") == message_of(labelled("old", unique="dk"))
-    assert store.reserve().more == 0  # so no message is ready
+    assert store.reserve().first_list == 0  # so no message is ready
     new = labelled("new", unique="dk", policy=policy)
 
     assert store.states(new) == ["scheduled"]
