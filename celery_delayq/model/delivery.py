@@ -21,7 +21,7 @@ _MAX_TEXT_CHARACTERS = 1000
 
 
 class LeasePlace(NamedTuple):
-    """The place of a lease: id of the Redis database, queue and delivery tag, and the message's label."""
+    """A lease: id of the Redis database, queue, delivery tag, and the label of the message."""
 
     database_id: str
     queue: str
