@@ -55,7 +55,8 @@ class Handover:
     replies: int = -1
     #: When the call without a reply was sent; None if there is none.
     sent_at: float | None = None
-    #: Whether the handover ends soon: a wake-up came, or the dispatcher is to stop.
+    #: Whether the handover ends after the awaited reply: a wake-up came, or the dispatcher is to
+    #: stop. Any thread may set it.
     is_leaving: bool = False
     ended: threading.Event = field(default_factory=threading.Event)
 
