@@ -156,16 +156,18 @@ class Acks:
         late = len(done - self._sent_before) - sum(each.known for each in acked)
         self._sent_before -= done
         self._tally.late_acks += max(0, late)
-        self._waiting.extendleft(unsent)  # before others, in any order
+        self._waiting.extendleft(reversed(unsent))
         del self._in_flight[id(batch)]
         if unsent:
             self._wake()
 
     def put_back(self, batch: AckBatch) -> None:
         """Queue a batch to be sent again, after a lost connection."""
+        unsent: list[tuple[str, str, bytes]] = []
         for queue, fields in batch.fields.items():
             self._sent_before.update(fields)
-            self._waiting.extendleft((queue, field, run) for field, run in fields.items())
+            unsent += ((queue, *item) for item in fields.items())
+        self._waiting.extendleft(reversed(unsent))
         del self._in_flight[id(batch)]
         self._wake()
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 from urllib.parse import SplitResult, parse_qsl, quote, urlsplit
 
 from kombu import Connection
