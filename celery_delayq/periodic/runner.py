@@ -101,8 +101,8 @@ class PeriodicRunner:
         register_schedules(app)
         self._stopping = threading.Event()
         self._session = session or Session(app)
-        #: Whether to open new connections after a failure.
-        self._reopens = True
+        #: Whether this is the only runner of the process, as far as known.
+        self._is_alone = True
         self._warned = False
         self._loop = ReconnectingLoop(
             "periodic runner",
@@ -133,7 +133,6 @@ class PeriodicRunner:
         #: stays on duty.
         self._is_woken = True
         self._fleet = 0
-        self._nap = STOP_POLL_SECONDS
         #: Number of ticks that this runner has scheduled.
         self.fired = 0
 
@@ -169,11 +168,7 @@ class PeriodicRunner:
         each_store = [*stores]
         store = each_store[self._store_index]
         self._loop.name = store.keys.named("periodic runner")
-        is_alone = len(each_store) == 1
-        self._nap = STOP_POLL_SECONDS if is_alone else SHARED_STOP_POLL_SECONDS
-        # Connections to several stores find a new master without being reopened. Reopening all of
-        # them at each attempt would take much of a CPU core while one store cannot be reached.
-        self._reopens = is_alone
+        self._is_alone = len(each_store) == 1
         if self._store_index == 0 and not self._others:
             # Start the others first, because the store of this runner may be unreachable.
             self._others = [
@@ -195,7 +190,9 @@ class PeriodicRunner:
                     self._sleep(pubsub, wait)
 
     def _after_failure(self, is_outage: bool) -> None:
-        if self._reopens:
+        # Connections to several stores find a new master without being reopened. Reopening all of
+        # them at each attempt would take much of a CPU core while one store cannot be reached.
+        if self._is_alone:
             self._session.close()
         elif self._deploy is not None:
             start_gate.let_waiting_pass()  # an unreachable shard delays no other
@@ -230,11 +227,12 @@ class PeriodicRunner:
         A runner off duty waits a while longer after the notification.
         """
         self._is_woken = False
+        stop_poll = STOP_POLL_SECONDS if self._is_alone else SHARED_STOP_POLL_SECONDS
         end = time.monotonic() + seconds
         while (remaining := end - time.monotonic()) > 0 and not self._stopping.is_set():
             if not pubsub.subscribed:
                 self._stopping.wait(remaining)
-            elif pubsub.get_message(timeout=min(remaining, self._nap)) is not None:
+            elif pubsub.get_message(timeout=min(remaining, stop_poll)) is not None:
                 # A failing entry may have been corrected.
                 self._failing = {
                     name: (0.0, logged_at) for name, (_, logged_at) in self._failing.items()
