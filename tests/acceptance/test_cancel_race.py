@@ -1,7 +1,7 @@
-"""Cancel against promotion and reservation: a task is cancelled or it runs, never both.
+"""Cancel against promotion and `leases/acquire`: a task is cancelled or it runs, never both.
 
 Two processes publish tasks that are due within milliseconds, and cancel each at about its due. Two
-other processes promote, reserve and run tasks, and first give some of them back.
+other processes promote, acquire and run tasks, and first give some of them back.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def groups(ids: list[str], chance: random.Random) -> Iterator[list[str]]:
 
 
 def run_each(url: str, who: str, seed: int) -> list[str]:
-    """Promote and reserve until the end; return the ids of the tasks that ran."""
+    """Promote and acquire until the end; return the ids of the tasks that ran."""
     store, chance = open_store(url), random.Random(seed)
     over = Redis.from_url(url.replace("/0", "/1"))
     ran: list[str] = []
@@ -95,19 +95,19 @@ def run_each(url: str, who: str, seed: int) -> list[str]:
         ending = over.exists(OVER)
         moved = store.promote("q", LAYOUT, 100).moved
         message_id += 1
-        reserved = store.leases.acquire("q", who, 600, str(message_id), chance.choice([1, 5, 30]))
-        fields = [field for field, _, _ in reserved.messages]
+        acquired = store.leases.acquire("q", who, 600, str(message_id), chance.choice([1, 5, 30]))
+        fields = [field for field, _, _ in acquired.messages]
         if fields and not ending and chance.random() < 0.1:
             store.leases.requeue("q", who, fields, last=chance.random() < 0.5)
         elif fields:
-            ran += [decode(message)["headers"]["id"] for _, message, _ in reserved.messages]
+            ran += [decode(message)["headers"]["id"] for _, message, _ in acquired.messages]
             held += fields
         if len(held) > 50 or (held and not fields):
             ack(store, "q", who, held)
             held = []
         elif fields:
             continue
-        elif ending and not moved and not reserved.first_list and not store.scheduled("q"):
+        elif ending and not moved and not acquired.first_list and not store.scheduled("q"):
             return ran
         else:
             time.sleep(0)

@@ -60,7 +60,7 @@ class Way:
         self._start = start
 
     def go(self) -> None:
-        """Schedule, export, promote, reserve, reclaim, dead-letter, export, replay, requeue."""
+        """Schedule, export, promote, acquire, reclaim, dead-letter, export, replay, requeue."""
         items = ({"args": ("x" * SIZE,), "countdown": 0.1} for _ in range(self.count))
         assert self.delayq.schedule_many(items, task="large.task").stored == self.count
         with Path(os.devnull).open("wb") as file:

@@ -150,9 +150,9 @@ def as_scheduled(*entries: Entry, **names: Entry) -> dict[str, Any]:
     }
 
 
-def bodies(reserved: AcquireReply) -> list[bytes]:
+def bodies(acquired: AcquireReply) -> list[bytes]:
     """Return only the messages."""
-    return [message for _, message, _ in reserved.messages]
+    return [message for _, message, _ in acquired.messages]
 
 
 def counts(message: bytes, text: bytes) -> dict[bytes, bytes]:
@@ -228,7 +228,7 @@ class Bench(Store):
     def lease(self, *entries: Entry) -> list[str]:
         """Make entries ready and lease them; return their fields."""
         self.make_ready(*entries)
-        return [field for field, _, _ in self.reserve().messages]
+        return [field for field, _, _ in self.acquire().messages]
 
     # -- manage
 
@@ -253,7 +253,7 @@ class Bench(Store):
 
     # -- lease and settle
 
-    def reserve(
+    def acquire(
         self,
         number: str = "1",
         limit: int = 10,
@@ -273,8 +273,8 @@ class Bench(Store):
     ) -> list[str]:
         """Push messages to an empty queue, lease them all, and return their fields."""
         self.push(*messages, step=step)
-        reserved = self.reserve(number, len(messages), who=who)
-        assert bodies(reserved) == list(messages)
+        acquired = self.acquire(number, len(messages), who=who)
+        assert bodies(acquired) == list(messages)
         self.client.delete("{q}:wake")
         return [f"{number}:{place}" for place in range(1, len(messages) + 1)]
 

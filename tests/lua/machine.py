@@ -238,18 +238,18 @@ class LeaseMachine(RuleBasedStateMachine):
         others=st.sampled_from([0, 0, 0, 2]),
         lost=st.booleans(),
     )
-    def reserve(self, data: st.DataObject, limit: int, lists: int, others: int, lost: bool) -> None:
+    def acquire(self, data: st.DataObject, limit: int, lists: int, others: int, lost: bool) -> None:
         who = data.draw(st.sampled_from(self.live))
         if who in self.lost:  # the process repeats lost requests first
             self.ask_again(who, lists, others)
             return
         message_id = str(self.next())
         self.sent.append((who, message_id, limit))
-        reserved = self.ask(who, message_id, limit, lists, others)
+        acquired = self.ask(who, message_id, limit, lists, others)
         if lost:
             self.lost[who] = message_id, limit
         else:
-            self.tell(who, reserved)
+            self.tell(who, acquired)
 
     @precondition(lambda self: self.lost)
     @rule(data=st.data(), lists=st.integers(1, 3), others=st.sampled_from([0, 2]))
@@ -290,26 +290,26 @@ class LeaseMachine(RuleBasedStateMachine):
     def ask(self, who: str, message_id: str, limit: int, lists: int, others: int) -> AcquireReply:
         # Some processes are workers, others only consume.
         reports = who[-1] in "13579"
-        reserved = self.store.reserve(
+        acquired = self.store.acquire(
             message_id, limit, who=who, lists=lists, others=others, reports=reports
         )
-        marks = {field: mark._replace(late_ms=0) for field, mark in reserved.marks.items()}
-        told = reserved._replace(marks=marks)
-        assert told == self.model.reserve(
+        marks = {field: mark._replace(late_ms=0) for field, mark in acquired.marks.items()}
+        told = acquired._replace(marks=marks)
+        assert told == self.model.acquire(
             who, LEASE, message_id, limit, lists, others, reports=reports
         )
         labels = [
             Label.of(message)
-            for field, message, _ in reserved.messages
-            if field not in reserved.marks
+            for field, message, _ in acquired.messages
+            if field not in acquired.marks
         ]
         assert not self.cancelled & {label.message_id for label in labels if label}
-        if reserved.messages:
+        if acquired.messages:
             self.used.add((who, message_id))
-        return reserved
+        return acquired
 
-    def tell(self, who: str, reserved: AcquireReply) -> None:
-        self.told[who] += [field for field, _, _ in reserved.messages]
+    def tell(self, who: str, acquired: AcquireReply) -> None:
+        self.told[who] += [field for field, _, _ in acquired.messages]
 
     @precondition(lambda self: self.live)
     @rule(data=st.data())

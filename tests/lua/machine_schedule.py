@@ -76,7 +76,7 @@ class ScheduleMachine(LeaseMachine):
         """Publish a message with the same key, perhaps the same id, while the first one runs."""
         id, policy = data.draw(ids), "" if unique == "-" else policy
         self.put([self.new_entry(id, 1, 0, unique=unique, policy=policy)])
-        self.reserve(data, 10, 3, 0, False)
+        self.acquire(data, 10, 3, 0, False)
         again = self.new_entry(data.draw(ids), due, 0, unique=unique, policy=policy)
         self.put([again])
 

@@ -70,15 +70,15 @@ def test_garbage_in_a_field_stops_nothing(
 
         store.next_queue(200.0, "me", is_subscribed=True, ready_every=0.65)
         promoted = [store.promote(layout=layout, limit=1).moved for _ in range(3)]
-        reserved = [store.reserve(str(request)) for request in range(2, 5)]
+        acquired = [store.acquire(str(request)) for request in range(2, 5)]
         store.next_queue(200.0, "me", is_subscribed=True, ready_every=0.65)
         store.periodic.claim_due(10, 1000)
         store.gauges.sizes(QUEUE, layout)
         before = store.control.controls().revision
 
         assert any(promoted), value
-        assert sum(len(each.messages) for each in reserved), value
-        assert {each.revision for each in reserved} == {before}, value
+        assert sum(len(each.messages) for each in acquired), value
+        assert {each.revision for each in acquired} == {before}, value
         assert store.pause(task=f"t{number}"), value
         store.control.remember_revoked(60.0, [b"i1"])
         assert store.control.controls().revision != before, value

@@ -89,7 +89,7 @@ def lease_all(store: Bench) -> list[str]:
 def lease(store: Bench) -> list[str]:
     fields: list[str] = []
     while len(fields) < COUNT:
-        got = store.reserve(str(len(fields) + 1), 100)
+        got = store.acquire(str(len(fields) + 1), 100)
         fields += [field for field, _, _ in got.messages]
     store.client.delete(store.keys.queue(QUEUE).wake)
     return fields
@@ -121,12 +121,12 @@ def test_reserve_takes_about_a_megabyte_and_says_that_more_is_ready(store: Bench
     steps, message_id = [], 0
     while len(taken) < COUNT:
         message_id += 1
-        reserved = store.reserve(str(message_id), 100)
-        taken += bodies(reserved)
-        steps.append(len(reserved.messages))
-        assert (reserved.first_list > 0) == (len(taken) < COUNT)
+        acquired = store.acquire(str(message_id), 100)
+        taken += bodies(acquired)
+        steps.append(len(acquired.messages))
+        assert (acquired.first_list > 0) == (len(taken) < COUNT)
         # A repeated call gives the same reply.
-        assert bodies(store.reserve(str(message_id), 100)) == bodies(reserved)
+        assert bodies(store.acquire(str(message_id), 100)) == bodies(acquired)
 
     assert (steps, taken) == (STEPS, MESSAGES)
 
@@ -338,7 +338,7 @@ def test_a_look_reads_about_a_megabyte(store: Bench, what: str, repair: bool) ->
 
 def test_what_is_gone_is_told_when_all_can_be_read_at_one_moment(store: Bench) -> None:
     store.push(*MESSAGES[:MOST])
-    store.reserve("1", 100)
+    store.acquire("1", 100)
     seen = [Tracked(b"id", b"m1 5 - task me")]
     store.client.hset("{q}:leased_index", *seen[0])
 
@@ -364,4 +364,4 @@ def test_one_that_is_too_large_is_moved_alone(store: Bench, number: int) -> None
     assert [hashlib.sha1(one).digest() for one in ready(store)] == [
         hashlib.sha1(one).digest() for one in huge
     ]
-    assert [len(bodies(store.reserve(str(n)))) for n in range(10, 10 + number)] == [1] * number
+    assert [len(bodies(store.acquire(str(n)))) for n in range(10, 10 + number)] == [1] * number

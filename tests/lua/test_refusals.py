@@ -115,23 +115,23 @@ CASES: dict[str, list[Callable[[Bench], object]]] = {
     "leases/acquire": [
         lambda s: s.push(b"a"),
         lambda s: s.push(b"b", step=6),
-        lambda s: s.reserve(),
+        lambda s: s.acquire(),
     ],
     "leases/acquire with something quarantined": [
         lambda s: s.hold(b"a"),
         lambda s: s.push(b"b"),
         lambda s: s.quarantine(b"deadly"),
-        lambda s: s.reserve("2"),
+        lambda s: s.acquire("2"),
     ],
     "leases/acquire of a quarantined one": [
         lambda s: s.quarantine(b"deadly"),
-        lambda s: s.reserve(),
+        lambda s: s.acquire(),
     ],
-    "leases/acquire of a late one": [make_late, lambda s: s.reserve()],
+    "leases/acquire of a late one": [make_late, lambda s: s.acquire()],
     "leases/acquire of a cancelled one": [
         lambda s: s.make_ready(labelled("a", unique="dk")),
         lambda s: s.cancel("a"),
-        lambda s: s.reserve(),
+        lambda s: s.acquire(),
     ],
     "leases/ack": [
         lambda s: s.hold(b"a", b"b"),
@@ -165,7 +165,7 @@ CASES: dict[str, list[Callable[[Bench], object]]] = {
     ],
     "leases/reclaim_expired of a quarantined one": [
         lambda s: s.quarantine(b"deadly"),
-        lambda s: s.reserve(),
+        lambda s: s.acquire(),
         lambda s: s.pass_time(),
         lambda s: s.reclaim_expired(most=1),
     ],

@@ -47,7 +47,7 @@ TEXTS: dict[str, tuple[Callable[[Bench], object], Callable[[Bench], object], int
         lambda s: s.promote(),
         1,
     ),
-    "leases/acquire": (lambda s: s.make_ready(LARGE), lambda s: s.reserve(), 1),
+    "leases/acquire": (lambda s: s.make_ready(LARGE), lambda s: s.acquire(), 1),
     "leases/ack": (lease, lambda s: s.ack("1:1"), 1),
     "leases/requeue": (lease, lambda s: s.requeue("1:1"), 1),
     "leases/reclaim_expired": (expire, lambda s: s.reclaim_expired(), 1),

@@ -32,7 +32,7 @@ def run_all(store: Bench) -> list[bytes]:
         store.become_due(name.decode())
     while store.promote().moved:
         pass
-    while reserved := store.reserve(str(900 + len(ran)), who="last").messages:
-        ran += [message for _, message, _ in reserved]
-        ack(store, QUEUE, "last", [field for field, _, _ in reserved])
+    while acquired := store.acquire(str(900 + len(ran)), who="last").messages:
+        ran += [message for _, message, _ in acquired]
+        ack(store, QUEUE, "last", [field for field, _, _ in acquired])
     return ran

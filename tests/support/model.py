@@ -50,7 +50,7 @@ class QueueModel(DeadLetterModel):
 
     # -- lease
 
-    def reserve(
+    def acquire(
         self,
         who: str,
         lease: int,

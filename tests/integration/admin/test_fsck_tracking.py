@@ -23,7 +23,7 @@ def make_ready(store: Store, *ids: str, unique: str = "", message_id: str = "") 
     store.register("q")
 
 
-def reserve(store: Store, message_id: str, number: int, worker_id: str = "me") -> None:
+def acquire(store: Store, message_id: str, number: int, worker_id: str = "me") -> None:
     assert len(store.leases.acquire("q", worker_id, 30.0, message_id, number).messages) == number
 
 
@@ -32,7 +32,7 @@ def test_nothing_is_wrong_with_what_our_scripts_leave(store: Store, redis: Redis
     put(store, labelled("s", unique="sk1"), labelled("s", "second", unique="sk2"))
     make_ready(store, "a", "b", "c", unique="d")
     make_ready(store, "a", message_id="again")
-    reserve(store, "1", 2)
+    acquire(store, "1", 2)
     store.control.cancel("q", Layout(), ["c"])
 
     assert repaired(store) == snapshot(redis)
@@ -161,7 +161,7 @@ def test_second_messages_that_are_not_listed_are_found_again(store: Store, redis
     for id in ("held", "ready"):
         for message_id in message_ids:
             make_ready(store, id, message_id=message_id)
-    reserve(store, "1", 3)
+    acquire(store, "1", 3)
     healthy = snapshot(redis)
     redis.delete("{q}:duplicate_ids")
 
@@ -175,10 +175,10 @@ def test_second_messages_that_are_not_listed_are_found_again(store: Store, redis
 def test_what_no_process_holds_is_running_no_more(store: Store, redis: Redis) -> None:
     make_ready(store, "gone", unique="d")
     make_ready(store, "gone", message_id="second")
-    reserve(store, "1", 2, "other")
+    acquire(store, "1", 2, "other")
     healthy = snapshot(redis)
     make_ready(store, *(f"id-{n}" for n in range(250)), unique="d")
-    reserve(store, "1", 250)
+    acquire(store, "1", 250)
     redis.delete("{q}:leased:me")
     redis.zrem("{q}:leases", "me")
     redis.hdel("{q}:request_numbers", "me")
@@ -198,7 +198,7 @@ def test_what_has_moved_while_it_was_looked_for_is_not_gone(
     store: Store, redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_ready(store, *(f"id-{n}" for n in range(250)), unique="d")
-    reserve(store, "1", 250)
+    acquire(store, "1", 250)
     monkeypatch.setattr(RepairTracking, "leased", lambda *_: [])
 
     repaired(store)
@@ -218,7 +218,7 @@ def test_more_bytes_than_may_be_read_at_once_are_told(
 ) -> None:
     monkeypatch.setattr("celery_delayq.store.repair_tracking.MAX_READ_BYTES", 1000)
     make_ready(store, *(f"id-{n}" for n in range(9)))
-    reserve(store, "1", 9)
+    acquire(store, "1", 9)
     redis.hdel("{q}:leased:me", "1:1")
     redis.delete("{q}:totals")  # they would tell of lost messages
 
@@ -267,7 +267,7 @@ def test_a_full_server_lets_all_of_it_be_repaired(store: Store, redis: Redis) ->
     pause_due(store, "p")
     put(store, labelled("s", "first", unique="sk1"), labelled("s", "second", unique="sk2"))
     make_ready(store, "h")
-    reserve(store, "1", 1)
+    acquire(store, "1", 1)
     make_ready(store, "r", unique="d")
     redis.delete("{q}:paused_due", "{q}:duplicate_ids")
     redis.config_set("maxmemory-policy", "noeviction")

@@ -93,8 +93,8 @@ class Shop:
     def lease(self, who: str, limit: int = 1) -> list[tuple[str, bytes]]:
         """Take messages as a process does."""
         number = str(next(self.numbers))
-        reserved = self.store.leases.acquire("celery", who, 600.0, number, limit)
-        return [(field, message) for field, message, _ in reserved.messages]
+        acquired = self.store.leases.acquire("celery", who, 600.0, number, limit)
+        return [(field, message) for field, message, _ in acquired.messages]
 
     def replaced(self, due: Due, when_due: Any, **headers: Any) -> None:
         """Lease a message and schedule another one in its place, as for a retry or a pause."""

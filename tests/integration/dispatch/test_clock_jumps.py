@@ -317,12 +317,12 @@ def skip_after(world: World) -> Iterator[None]:
     """Redis' clock decides what is too late; what is held meanwhile comes back in any case."""
     waits, runs = (labelled(each, skip_after=600_000) for each in ("waits", "runs"))
     world.store.make_ready(runs, due_ms=world.store.now_ms())
-    [(field, *_)] = world.store.reserve().messages
+    [(field, *_)] = world.store.acquire().messages
     world.store.make_ready(waits, due_ms=world.store.now_ms())
     yield
     world.store.requeue(field)
     back = {message_of(runs)} if world.jump > 0 else {message_of(runs), message_of(waits)}
-    assert {*bodies(world.store.reserve("2"))} == back
+    assert {*bodies(world.store.acquire("2"))} == back
     assert world.store.dead_letters.count(QUEUE) == (1 if world.jump > 0 else 0)
 
 

@@ -70,7 +70,7 @@ def test_any_id_will_do(store: Bench, id: str) -> None:
     store.put(labelled(id, message_id="scheduled"))
 
     assert store.cancel(id) == ["d"]
-    assert store.reserve().messages == []
+    assert store.acquire().messages == []
     assert store.state() == REGISTERED
 
 
@@ -106,7 +106,7 @@ def test_what_is_ready_is_dropped_when_its_turn_comes(store: Bench) -> None:
     }
     assert store.cancel("a") == ["u"]
 
-    assert bodies(store.reserve()) == [message_of(other)]
+    assert bodies(store.acquire()) == [message_of(other)]
     store.ack("1:1")
     assert store.state().keys() - {"delayq:lease_ends", "{q}:leases"} == {"delayq:queues"}
 
@@ -118,10 +118,10 @@ def test_a_batch_of_cancelled_messages_is_passed_over_and_the_caller_asks_again(
     store.make_ready(*entries)
     store.cancel(*(each.id for each in entries[:4]))
 
-    first = store.reserve("1", 3)
+    first = store.acquire("1", 3)
     assert (first.messages, first.first_list) == ([], 1)
     assert store.client.exists("{q}:wake")
-    second = store.reserve("2", 3)
+    second = store.acquire("2", 3)
     assert (bodies(second), second.first_list) == ([message_of(entries[4])], 0)
 
 
@@ -132,7 +132,7 @@ def test_of_a_dropped_message_it_is_not_known_how_often_it_came_back(store: Benc
     assert store.state()["{q}:deliveries"] == counts(message_of(what), b"0 0 1")
     store.cancel("a")
 
-    assert store.reserve("2").messages == []
+    assert store.acquire("2").messages == []
     assert "{q}:deliveries" not in store.state()
 
 
@@ -146,12 +146,12 @@ def test_a_message_without_a_label_is_not_found(store: Bench) -> None:
 
 def test_what_is_to_be_delivered_alone_is_dropped_too(store: Bench) -> None:
     store.make_ready(labelled("a"), labelled("b"))
-    store.reserve("1", 1)
+    store.acquire("1", 1)
     store.pass_time()
     assert store.reclaim_expired(most=1).quarantined == 1
     assert store.cancel("a") == ["d"]
 
-    first, second = store.reserve("2"), store.reserve("3")
+    first, second = store.acquire("2"), store.acquire("3")
 
     assert (first.messages, first.alone, first.first_list) == ([], False, 1)
     assert bodies(second) == [message_of(labelled("b"))]
@@ -191,7 +191,7 @@ def test_all_that_have_the_id_are_cancelled_but_for_those_that_run(store: Bench)
     make_triplets(store)
 
     assert store.cancel("a") == ["r"]
-    assert store.reserve("2").messages == []
+    assert store.acquire("2").messages == []
     found = store.state()
     assert found["{q}:leased_index"] == {b"a": b"n1 1 - tasks.t me"}
     assert {"{q}:due", "{q}:entries", "{q}:tasks", "{q}:ready_index"}.isdisjoint(found)
@@ -261,7 +261,7 @@ def test_the_key_of_another_with_the_same_id_stays_taken(store: Bench) -> None:
     assert store.state()["{q}:unique"] == {b"k": taken_by("a", "n1"), b"l": taken_by("a", "n3")}
 
     assert store.cancel(Name("a\0n3")) == ["d"]
-    assert store.reserve().messages == [
+    assert store.acquire().messages == [
         ("1:1", message_of(labelled("a", message_id="n2")), (0, 0, 0))
     ]
     store.ack("1:1")

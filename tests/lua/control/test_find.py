@@ -52,14 +52,14 @@ def test_one_that_was_due_when_it_was_sent_is_due_then(store: Bench) -> None:
 
 def test_a_running_one_is_found_with_its_holder(store: Bench) -> None:
     store.make_ready(labelled("a"), due_ms=7)
-    store.reserve(who="host 1:x y")
+    store.acquire(who="host 1:x y")
 
     assert find(store, "a") == [Location("a", "running", 7, None, "tasks.t", "-", "host 1:x y")]
 
 
 def test_what_came_back_is_ready_with_its_due(store: Bench) -> None:
     store.make_ready(labelled("a"), labelled("b"), due_ms=7)
-    store.reserve()
+    store.acquire()
     store.requeue("1:1")
     store.pass_time()
     store.reclaim_expired(most=1)
@@ -102,7 +102,7 @@ def test_all_with_one_id_are_found_and_a_name_alone(store: Bench) -> None:
 
     store.ack("1:1", "1:2")
     store.cancel("a")
-    store.reserve("2")
+    store.acquire("2")
     assert "{q}:duplicate_ids" not in store.state()
 
 

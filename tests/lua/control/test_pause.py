@@ -42,11 +42,11 @@ def test_doing_it_again_changes_nothing(store: Bench) -> None:
 
 
 def test_consumers_are_told_the_revision(store: Bench) -> None:
-    assert store.reserve().revision == 0
+    assert store.acquire().revision == 0
     store.pause()
     store.resume()
     store.push(b"{}")
-    assert store.reserve().revision == 2
+    assert store.acquire().revision == 2
 
 
 def test_when_it_goes_on_dispatchers_look_at_once(store: Bench) -> None:
@@ -106,33 +106,33 @@ def test_nothing_of_a_paused_queue_is_handed_out_and_nobody_is_woken(store: Benc
     store.push(b"{}")
     store.pause(queue="q")
 
-    reserved = store.reserve()
-    assert (reserved.first_list, reserved.messages) == (0, [])
+    acquired = store.acquire()
+    assert (acquired.first_list, acquired.messages) == (0, [])
     assert "{q}:wake" not in store.state()
     assert store.client.llen("q") == 2
 
     store.resume(queue="q")
-    assert len(store.reserve("2").messages) == 2
+    assert len(store.acquire("2").messages) == 2
 
 
 def test_what_is_held_is_told_again_though_the_queue_is_paused(store: Bench) -> None:
     store.push(b"{}")
-    first = store.reserve()
+    first = store.acquire()
     store.pause(queue="q")
 
-    assert store.reserve().messages == first.messages
+    assert store.acquire().messages == first.messages
     assert store.requeue("1:1") == (1, 0)
-    assert store.reserve("2").messages == []
+    assert store.acquire("2").messages == []
 
 
 def test_what_is_to_be_delivered_alone_waits_too(store: Bench) -> None:
     store.client.lpush("{q}:quarantined", b"0\n{}")
     store.pause(queue="q")
-    reserved = store.reserve()
-    assert (reserved.messages, reserved.alone, reserved.must_make_room) == ([], False, False)
+    acquired = store.acquire()
+    assert (acquired.messages, acquired.alone, acquired.must_make_room) == ([], False, False)
 
     store.resume(queue="q")
-    assert store.reserve("2").alone
+    assert store.acquire("2").alone
 
 
 def test_what_is_sent_meanwhile_is_kept(store: Bench) -> None:
@@ -144,5 +144,5 @@ def test_what_is_sent_meanwhile_is_kept(store: Bench) -> None:
 
     store.resume(queue="q")
     assert store.promote().moved == 1
-    assert len(store.reserve().messages) == 2
+    assert len(store.acquire().messages) == 2
     assert store.state()["delayq:queues"] == {b"q": LAYOUT}

@@ -59,9 +59,9 @@ def test_each_is_read_once_however_many_were_revoked_in_one_ms(
 def test_consumers_are_told_the_revision(store: Bench) -> None:
     store.push(b"{}", b"{}")
     store.control.revoke(DAY, ["a"])
-    assert store.reserve("1", 1).revision == 1
+    assert store.acquire("1", 1).revision == 1
     store.control.revoke(DAY, ["a"])
-    assert store.reserve("2", 1).revision == 2
+    assert store.acquire("2", 1).revision == 2
 
 
 def test_what_is_revoked_again_is_remembered_from_then(store: Bench) -> None:

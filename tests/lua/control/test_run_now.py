@@ -54,7 +54,7 @@ def test_the_last_of_a_call_is_the_first_to_run(store: Bench) -> None:
     store.put(labelled("a"), labelled("b"), labelled("c", FAR + 9))
 
     assert store.run_now("b", "nobody", "a") == ["d", "u", "d"]
-    assert bodies(store.reserve()) == [message_of(labelled("a")), message_of(labelled("b"))]
+    assert bodies(store.acquire()) == [message_of(labelled("a")), message_of(labelled("b"))]
     assert store.state()["delayq:next_due"] == {b"q": FAR + 9}
 
 
@@ -90,7 +90,7 @@ def test_all_that_have_the_id_run_or_a_name_alone(store: Bench) -> None:
     assert store.run_now(Name("a\0n3")) == ["d"]
     assert store.client.zrange("{q}:due", 0, -1) == [b"a", b"a\0n2"]
     assert store.run_now("a") == ["w"]
-    assert sorted(bodies(store.reserve())) == sorted(map(message_of, (one, two, three)))
+    assert sorted(bodies(store.acquire())) == sorted(map(message_of, (one, two, three)))
     assert len(store.control.find(QUEUE, ["a"])) == 3
 
     store.ack("1:1", "1:2", "1:3")
@@ -104,7 +104,7 @@ def test_a_duplicate_is_found_while_it_is_ready_beside_another(store: Bench) -> 
     assert store.run_now(Name("a\0n3")) == ["d"]
     assert store.state()["{q}:duplicate_ids"] == {b"a\0n3": 0}
     assert store.cancel("a") == ["d"]
-    assert store.reserve().messages == []
+    assert store.acquire().messages == []
     assert store.state() == REGISTERED
 
 
@@ -165,7 +165,7 @@ def test_a_key_that_counts_until_it_is_done_stays_taken(store: Bench) -> None:
 
     store.run_now("a")
     assert store.client.hvals("{q}:unique") == [owner]
-    store.reserve()
+    store.acquire()
     assert store.client.hvals("{q}:unique") == [owner]
     store.ack("1:1")
     assert "{q}:unique" not in store.state()
@@ -188,4 +188,4 @@ def test_a_repeat_gets_the_same_answer_and_runs_nothing_more(store: Bench) -> No
     again = repeating(store, lambda: store.put(labelled("a", message_id="new")))
 
     assert again.run_now("a") == ["d"]
-    assert bodies(store.reserve()) == [message_of(labelled("a"))]
+    assert bodies(store.acquire()) == [message_of(labelled("a"))]

@@ -58,7 +58,7 @@ def leave(store: Bench, place: str) -> None:
         store.become_due("a")
         assert store.promote().moved == 1
     elif place == "ready":
-        assert len(store.reserve().messages) == 1
+        assert len(store.acquire().messages) == 1
     else:
         assert store.ack("1:1") == 1
 
@@ -149,7 +149,7 @@ def test_calls_that_look_at_few_names_do_the_same_as_one(
         monkeypatch.setattr(control, "ID_BATCH", 100)
         for n in (5, 2, 8):
             store.make_ready(labelled("a", message_id=f"n{n}", unique=f"d{n}"))
-        store.reserve(limit=2)
+        store.acquire(limit=2)
         store.put(
             *(labelled("a", FAR + n, message_id=f"n{n}", unique=f"s{n}") for n in (4, 9, 1, 6)),
         )
@@ -183,20 +183,20 @@ class Meanwhile:
             self.entries[message_of(one)] = one
             (self.store.put if number % 3 else self.store.make_ready)(one)
         for _ in range(4):
-            self.reserve()
+            self.acquire()
 
     def go_on(self) -> None:
         """Do a random action."""
         for _ in range(self.random.randrange(4)):
-            self.random.choice([self.promote, self.reserve, self.requeue, self.put_off, self.ack])()
+            self.random.choice([self.promote, self.acquire, self.requeue, self.put_off, self.ack])()
 
     def promote(self) -> None:
         if names := self.store.client.zrange("{q}:due", 0, -1):
             self.store.become_due(self.random.choice(names).decode())
             self.store.promote()
 
-    def reserve(self) -> None:
-        for field, message, _ in self.store.reserve(str(next(self.requests)), 1).messages:
+    def acquire(self) -> None:
+        for field, message, _ in self.store.acquire(str(next(self.requests)), 1).messages:
             self.held[field] = self.entries[message]
             self.touched.add(message_id_of(self.held[field]))
 

@@ -76,7 +76,7 @@ def test_several_run_in_the_order_in_which_they_are_told(store: Bench) -> None:
     died = {"a": DIED, "b": DIED + 1, "c": DIED + 2}
 
     assert replay(store, *((id, died[id], each) for id, each in entries.items())) == ["d"] * 3
-    assert bodies(store.reserve()) == [message_of(each) for each in entries.values()]
+    assert bodies(store.acquire()) == [message_of(each) for each in entries.values()]
 
 
 def test_a_dead_letter_with_details_is_known_by_when_it_died_too(store: Bench) -> None:
@@ -198,7 +198,7 @@ def test_the_retry_of_what_was_replayed_keeps_its_key(store: Bench) -> None:
     seed(store, "a")
     what = labelled("a", 0, unique="dk", policy="e 0 0")
     replay(store, ("a", DIED, what))
-    store.reserve()
+    store.acquire()
 
     again = retried(what, "n2")
     assert store.replace(again) == "scheduled"
@@ -229,7 +229,7 @@ def test_a_repeat_finds_nothing_new_even_when_it_has_run_and_died_again(store: B
     seed(store, "a")
 
     def run_and_die() -> None:
-        store.reserve()
+        store.acquire()
         store.leases.dead_letter(QUEUE, "me", "1:1", "a", "failed")
 
     assert replay(repeating(store, run_and_die), ("a", DIED, labelled("a", 0))) == ["d"]

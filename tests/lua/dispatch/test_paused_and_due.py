@@ -70,7 +70,7 @@ def test_when_it_goes_on_it_is_promoted_in_order_of_due(store: Bench) -> None:
 
     assert store.promote().moved == 4
     expected = [labelled("first", task="other"), labelled("c"), labelled("a"), labelled("b")]
-    assert bodies(store.reserve()) == [message_of(each) for each in expected]
+    assert bodies(store.acquire()) == [message_of(each) for each in expected]
     assert store.control.find(QUEUE, ["a"])[0].due_ms == 6
     assert {"{q}:due", "{q}:paused_due", "{q}:tasks", "delayq:next_due"}.isdisjoint(store.state())
 
@@ -134,7 +134,7 @@ def test_many_come_back_in_batches_one_look_after_the_other(store: Bench) -> Non
     assert max(moved) <= 100
     assert sum(moved) == 250
     assert store.client.hkeys("{q}:entries") == [b"other"]
-    popped = [each for n in range(3) for each in bodies(store.reserve(str(n + 1), 100))]
+    popped = [each for n in range(3) for each in bodies(store.acquire(str(n + 1), 100))]
     assert popped == [message_of(labelled(id)) for id in ids]
 
 
@@ -188,7 +188,7 @@ def test_duplicate_ids_are_paused_due_and_come_back(store: Bench) -> None:
 
     store.resume()
     store.promote()
-    assert bodies(store.reserve()) == [message_of(one), message_of(two)]
+    assert bodies(store.acquire()) == [message_of(one), message_of(two)]
 
 
 def test_what_is_unlabelled_is_paused_due_too(store: Bench) -> None:
@@ -219,7 +219,7 @@ def test_what_may_be_late_only_so_much_is_not_dead_while_it_is_paused_due(store:
 
     store.resume()
     assert store.promote().moved == 1
-    store.reserve()
+    store.acquire()
     assert [dead_letter.id for dead_letter in store.dead_letters.all(QUEUE)] == ["a"]
 
 
@@ -254,4 +254,4 @@ def test_what_a_worker_had_already_goes_back_and_is_paused_due(store: Bench) -> 
     assert "{q}:leased_index" not in found
     store.resume()
     store.promote()
-    assert bodies(store.reserve("2")) == [message_of(what)]
+    assert bodies(store.acquire("2")) == [message_of(what)]

@@ -176,7 +176,7 @@ def test_every_key_carries_the_prefix(store: Bench) -> None:
     prefixed.client.zadd("app1.{q}:due", {"bad": 0})
     prefixed.promote_soon()
     prefixed.push(b"c", step=3)
-    prefixed.reserve(limit=1)
+    prefixed.acquire(limit=1)
 
     assert set(store.client.keys()) - {b"delayq:clock"} == {
         b"app1." + key

@@ -197,9 +197,9 @@ def test_once_half_of_it_is_gone_dispatchers_are_woken(store: Bench) -> None:
     overdue(store, 20)
     promote(store, max_ready=10)
     with store.wakeups() as heard:
-        store.reserve("1", 5)
+        store.acquire("1", 5)
         assert store.next_queue().wait != 0
-        store.reserve("2", 1)
+        store.acquire("2", 1)
 
     assert [queue for _, queue in heard] == ["q"]
     assert store.next_queue()[1:4] == ("q", store.next_queue().due, ())
@@ -216,7 +216,7 @@ def test_one_at_a_time(store: Bench) -> None:
     for n in range(4):
         assert promote(store, max_ready=1).moved == 1
         promote(store, max_ready=1)
-        got += bodies(store.reserve(str(n + 1)))
+        got += bodies(store.acquire(str(n + 1)))
         assert store.next_queue().queue is None or store.next_queue().wait == 0
     assert got == expected(4)
 
@@ -235,7 +235,7 @@ def test_cancelled_ones_make_room(store: Bench) -> None:
     promote(store, max_ready=10)
     store.cancel(*(f"e{n:03}" for n in range(10)))
 
-    assert store.reserve().messages == []
+    assert store.acquire().messages == []
     assert store.next_queue().wait == 0
     assert promote(store, max_ready=10).moved == 10
 
@@ -255,7 +255,7 @@ def test_it_goes_on_when_the_server_is_full(store: Bench) -> None:
     store.fill()
 
     assert promote(store, rate=100, max_ready=5).moved == 5
-    store.reserve()
+    store.acquire()
     assert promote(store, rate=100, max_ready=5).moved == 5
 
 

@@ -18,7 +18,7 @@ def test_what_is_in_time_runs(store: Bench, skip_after: int, late: int) -> None:
     scheduled(store, skip_after, late=late)
 
     assert store.promote().moved == 1
-    assert len(store.reserve().messages) == 1
+    assert len(store.acquire().messages) == 1
 
 
 def test_what_is_late_in_the_schedule_is_dead_when_its_turn_comes(store: Bench) -> None:
@@ -27,7 +27,7 @@ def test_what_is_late_in_the_schedule_is_dead_when_its_turn_comes(store: Bench) 
 
     promoted = store.promote()
     assert (promoted.moved, promoted.dead_lettered, promoted.look.queue) == (1, 0, None)
-    assert store.reserve().messages == []
+    assert store.acquire().messages == []
 
     [dead_letter] = store.dead_letters.all(QUEUE)
     assert (dead_letter.id, dead_letter.due_ms) == ("a", due)
@@ -44,7 +44,7 @@ def test_others_beside_it_run(store: Bench) -> None:
     store.become_due("a\0duplicate")
 
     assert store.promote().moved == 3
-    assert bodies(store.reserve()) == [message_of(labelled("b"))]
+    assert bodies(store.acquire()) == [message_of(labelled("b"))]
     assert len({dead_letter.id for dead_letter in store.dead_letters.all(QUEUE)}) == 2
     assert {"{q}:due", "{q}:entries", "{q}:tasks", "{q}:duplicate_ids"}.isdisjoint(store.state())
 
@@ -54,9 +54,9 @@ def test_what_is_late_in_the_ready_list_is_dead(store: Bench) -> None:
     store.make_ready(late, other, due_ms=store.now_ms())
     store.set_ready_index_due("a", 5)
 
-    reserved = store.reserve()
+    acquired = store.acquire()
 
-    assert bodies(reserved) == [message_of(other)]
+    assert bodies(acquired) == [message_of(other)]
     [dead_letter] = store.dead_letters.all(QUEUE)
     assert (dead_letter.id, dead_letter.due_ms, dead_letter.message) == ("a", 5, message_of(late))
     store.ack("1:1")
@@ -71,40 +71,40 @@ def test_what_was_cancelled_is_not_dead_for_being_late(store: Bench) -> None:
     store.set_ready_index_due("a", 5)
     store.cancel("a")
 
-    assert store.reserve().messages == []
+    assert store.acquire().messages == []
     assert store.state() == REGISTERED
 
 
 def test_what_came_back_late_is_dead(store: Bench) -> None:
     store.make_ready(labelled("a", skip_after=1000), due_ms=store.now_ms())
-    store.reserve()
+    store.acquire()
     store.pass_time()
     store.reclaim_expired()
     store.set_ready_index_due("a", 5)
 
-    assert store.reserve("2").messages == []
+    assert store.acquire("2").messages == []
     assert [dead_letter.id for dead_letter in store.dead_letters.all(QUEUE)] == ["a"]
     assert "{q}:deliveries" not in store.state()
 
 
 def test_what_is_to_be_delivered_alone_may_be_late_too(store: Bench) -> None:
     store.make_ready(labelled("a", skip_after=1000), due_ms=store.now_ms())
-    store.reserve()
+    store.acquire()
     store.pass_time()
     assert store.reclaim_expired(most=1).quarantined == 1
     store.set_ready_index_due("a", 5)
 
-    assert store.reserve("2").messages == []
+    assert store.acquire("2").messages == []
     assert {"{q}:quarantined", "{q}:deliveries", "{q}:ready_index"}.isdisjoint(store.state())
 
 
 def test_what_stock_workers_gave_back_has_no_due_and_runs(store: Bench) -> None:
     store.make_ready(labelled("a", skip_after=1000), due_ms=store.now_ms())
     message = store.client.rpop("q")
-    store.reserve()  # no message is ready, so READY_INDEX is empty
+    store.acquire()  # no message is ready, so READY_INDEX is empty
     store.client.rpush("q", message)
 
-    assert bodies(store.reserve("2")) == [message]
+    assert bodies(store.acquire("2")) == [message]
     assert store.state()["{q}:leased_index"] == {b"a": b"n-a 0 -  me"}
 
 
@@ -112,13 +112,13 @@ def test_what_is_run_manual_is_due_then(store: Bench) -> None:
     scheduled(store, 1000, late=5000)
 
     assert store.run_now("a") == ["d"]
-    assert len(store.reserve().messages) == 1
+    assert len(store.acquire().messages) == 1
 
 
 def test_one_that_is_sent_to_run_at_once_counts_from_then(store: Bench) -> None:
     store.put(labelled("a", 0, skip_after=60_000))
 
-    assert len(store.reserve().messages) == 1
+    assert len(store.acquire().messages) == 1
 
 
 def test_a_late_one_keeps_its_index_right_when_it_was_paused_due(store: Bench) -> None:
@@ -130,6 +130,6 @@ def test_a_late_one_keeps_its_index_right_when_it_was_paused_due(store: Bench) -
     store.resume()
 
     store.promote()
-    assert store.reserve().messages == []
+    assert store.acquire().messages == []
     assert len([*store.dead_letters.all(QUEUE)]) == 1
     assert {"{q}:due", "{q}:paused_due", "{q}:tasks"}.isdisjoint(store.state())

@@ -142,7 +142,7 @@ def test_a_retry_that_lost_its_unique_key_is_told(store: Bench) -> None:
     store.put(one)
     store.become_due("one")
     store.promote(limit=1)
-    [(field, _, _)] = store.reserve().messages
+    [(field, _, _)] = store.acquire().messages
     store.put(other)
     again = retried(one, "again")
     call = retry_call(store, again, field, b"tried")
@@ -251,12 +251,12 @@ def test_a_message_tells_when_it_became_ready(store: Bench) -> None:
     store.become_due("b")
     store.promote(limit=1)
 
-    reserved = store.reserve()
+    acquired = store.acquire()
 
-    assert list(reserved.promoted) == ["1:1"]
-    assert before <= reserved.promoted["1:1"] <= store.now_ms()
-    assert [field for field, _, _ in reserved.messages] == ["1:1", "1:2"]
-    assert store.reserve().promoted == {}, "a repeat does not know"
+    assert list(acquired.promoted) == ["1:1"]
+    assert before <= acquired.promoted["1:1"] <= store.now_ms()
+    assert [field for field, _, _ in acquired.messages] == ["1:1", "1:2"]
+    assert store.acquire().promoted == {}, "a repeat does not know"
     assert store.client.hget("{q}:leased_index", "a") == b"n-a 1 - tasks.t me"
 
 
@@ -266,10 +266,10 @@ def test_one_that_was_cancelled_or_came_back_does_not_tell(store: Bench) -> None
     store.become_due("b")
     store.promote(QUEUE, Layout(limits=Limits(history=200)), 2)
     store.cancel("a")
-    fields = [field for field, _, _ in store.reserve().messages]
+    fields = [field for field, _, _ in store.acquire().messages]
     store.requeue(*fields)
 
-    again = store.reserve("2")
+    again = store.acquire("2")
 
     assert [message for _, message, _ in again.messages] == [message_of(labelled("b"))]
     assert again.promoted == {}

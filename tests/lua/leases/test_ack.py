@@ -34,7 +34,7 @@ def test_what_others_hold_or_nobody_does_is_not_touched(store: Bench) -> None:
 
 def test_a_message_that_was_delivered_alone_is_forgotten_with_its_counts(store: Bench) -> None:
     store.quarantine(b"deadly", step=3)
-    assert store.reserve().alone
+    assert store.acquire().alone
 
     assert store.ack("1:1") == 1
 

@@ -14,25 +14,25 @@ def test_any_bytes_pass_through_each_state(store: Bench, message: bytes) -> None
     store.push(message, step=6)
     assert store.client.lrange("q\x06\x166", 0, -1) == [message]
     for _ in range(2):  # a repeat returns the same
-        assert bodies(store.reserve("1")) == [message]
+        assert bodies(store.acquire("1")) == [message]
         assert store.client.hgetall("{q}:leased:me") == {b"1:1": b"6\n" + message}
 
     assert store.requeue("1:1", counted="requeued") == (1, 0)
     assert store.client.lrange("q\x06\x166", 0, -1) == [message]
     assert store.state()["{q}:deliveries"] == counts(message, b"0 0 1")
 
-    assert bodies(store.reserve("2")) == [message]
+    assert bodies(store.acquire("2")) == [message]
     store.pass_time()
     assert store.reclaim_expired(most=2).requeued == 1
     assert store.client.lrange("q\x06\x166", 0, -1) == [message]
     assert store.state()["{q}:deliveries"] == counts(message, b"1 0 1")
 
-    assert bodies(store.reserve("3")) == [message]
+    assert bodies(store.acquire("3")) == [message]
     store.pass_time()
     assert store.reclaim_expired(most=2).quarantined == 1
     for request in ("4", "5"):
         assert store.client.lrange("{q}:quarantined", 0, -1) == [b"6\n" + message]
-        assert bodies(store.reserve(request)) == [message]
+        assert bodies(store.acquire(request)) == [message]
         assert store.client.hvals("{q}:leased:me") == [b"6!\n" + message]
         if request == "4":
             assert store.requeue("4:1") == (1, 0)

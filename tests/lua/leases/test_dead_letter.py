@@ -32,7 +32,7 @@ def test_a_message_moves_to_the_dead_letters_with_the_reason(store: Bench) -> No
 
 def test_a_quarantined_is_kept_without_its_mark(store: Bench) -> None:
     store.quarantine(b"!deadly", step=3)
-    assert store.reserve().alone
+    assert store.acquire().alone
 
     assert store.leases.dead_letter(QUEUE, "me", "1:1", "id", "rejected")
 

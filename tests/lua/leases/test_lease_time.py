@@ -43,7 +43,7 @@ def test_a_queue_is_told_until_it_was_reclaimed(store: Bench) -> None:
 def test_the_queues_whose_leases_ended_are_told_the_first_to_end_first(store: Bench) -> None:
     for queue in ("one", "two", "three"):
         store.push(b"a", queue=queue)
-        store.reserve(queue=queue)
+        store.acquire(queue=queue)
         store.pass_time(120)
 
     store.pass_time(LEASE - 180)

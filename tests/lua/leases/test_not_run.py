@@ -33,9 +33,9 @@ def not_to_run(store: Bench, how: str) -> None:
 
 def marks(store: Bench, number: str, who: str = "me") -> list[str]:
     """Lease for a worker; return the marks of its messages."""
-    reserved = store.reserve(number, who=who, reports=True)
-    assert bodies(reserved) == [message_of(WHAT)] * len(reserved.marks)
-    return [mark.why for mark in reserved.marks.values()]
+    acquired = store.acquire(number, who=who, reports=True)
+    assert bodies(acquired) == [message_of(WHAT)] * len(acquired.marks)
+    return [mark.why for mark in acquired.marks.values()]
 
 
 def settle(store: Bench, how: str, number: str, who: str = "me") -> None:
@@ -86,7 +86,7 @@ def test_lateness_is_that_of_the_moment_when_it_is_leased(store: Bench) -> None:
     not_to_run(store, "skipped")
     now = store.now_ms()
 
-    [mark] = store.reserve(reports=True).marks.values()
+    [mark] = store.acquire(reports=True).marks.values()
 
     assert mark.why == "skipped"
     assert now - 5 <= mark.late_ms <= store.now_ms() - 5
@@ -117,7 +117,7 @@ def test_the_other_one_may_be_anywhere(store: Bench, other: str) -> None:
     OTHERS[other](store)
     store.client.hdel("{q}:entries", "a")
 
-    assert all(mark is None for mark in store.reserve(reports=True).marks.values())
+    assert all(mark is None for mark in store.acquire(reports=True).marks.values())
 
 
 def test_one_listed_as_a_duplicate_itself_is_leased(store: Bench) -> None:
@@ -125,9 +125,9 @@ def test_one_listed_as_a_duplicate_itself_is_leased(store: Bench) -> None:
     store.make_ready(labelled("a", message_id="second"))
     store.cancel("a")
 
-    reserved = store.reserve(limit=1, reports=True)
-    assert reserved.messages == []
-    assert [*store.reserve("2", reports=True).marks.values()] == [Mark("cancelled")]
+    acquired = store.acquire(limit=1, reports=True)
+    assert acquired.messages == []
+    assert [*store.acquire("2", reports=True).marks.values()] == [Mark("cancelled")]
     store.ack("2:1")
     found = store.state()
     assert found.keys() - {"delayq:lease_ends", "{q}:leases"} == REGISTERED.keys()
@@ -139,7 +139,7 @@ def test_deliveries_are_forgotten(store: Bench) -> None:
     assert store.state()["{q}:deliveries"] == counts(message_of(labelled("a")), b"0 0 1")
     store.cancel("a")
 
-    store.reserve("2", reports=True)
+    store.acquire("2", reports=True)
     store.ack("2:1")
 
     assert "{q}:deliveries" not in store.state()

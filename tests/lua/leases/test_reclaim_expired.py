@@ -54,7 +54,7 @@ def test_batches_of_one_process_come_back_in_the_order_in_which_it_took_them(
     messages = [b"%d" % n for n in range(36)]
     store.push(*messages)
     for message_id in range(1, 4):
-        store.reserve(str(message_id), 12)
+        store.acquire(str(message_id), 12)
     store.pass_time()
 
     store.reclaim_expired()
@@ -67,7 +67,7 @@ def test_each_message_goes_to_the_list_of_its_step(store: Bench) -> None:
     for step in (0, 3, 6, 9):
         store.push(b"first %d" % step, b"second %d" % step, step=step)
     ready = {key: value for key, value in store.state().items() if key[0] == "q"}
-    store.reserve()
+    store.acquire()
     store.pass_time()
 
     assert store.reclaim_expired().requeued == 8
@@ -201,7 +201,7 @@ def test_nobody_of_that_name_is_no_error(store: Bench, who: str) -> None:
 
 def test_other_queues_are_not_touched(store: Bench) -> None:
     store.push(b"b", queue="other")
-    store.reserve(queue="other")
+    store.acquire(queue="other")
     store.hold(b"a")
     store.pass_time()
 
@@ -250,8 +250,8 @@ def test_a_message_that_is_held_too_often_is_a_quarantined_and_then_dead(store: 
     store.push(b"deadly", step=3)
     reclaimed = []
     for message_id in ("1", "2", "3", "4"):
-        assert bodies(reserved := store.reserve(message_id)) == [b"deadly"]
-        assert reserved.alone == (message_id == "4")
+        assert bodies(acquired := store.acquire(message_id)) == [b"deadly"]
+        assert acquired.alone == (message_id == "4")
         store.pass_time()
         reclaimed.append(store.reclaim_expired(most=3)[1:])
         if message_id == "3":
@@ -293,7 +293,7 @@ def test_only_what_was_delivered_alone_dies_and_only_beyond_the_limit(
     else:
         store.push(b"deadly", step=3)
     store.delivered(b"deadly", b"%d 2 3" % before)
-    assert store.reserve().alone is alone
+    assert store.acquire().alone is alone
     store.pass_time()
 
     one: Any = {expected: 1}
@@ -324,7 +324,7 @@ def test_quarantined_come_one_by_one_those_that_waited_before_first(store: Bench
 
     taken = []
     for message_id in ("2", "3", "4", "5"):
-        taken += bodies(store.reserve(message_id))
+        taken += bodies(store.acquire(message_id))
         store.ack(f"{message_id}:1")
 
     assert (taken[0], sorted(taken[1:3]), taken[3]) == (b"waited", [b"a", b"b"], b"ready")

@@ -146,13 +146,13 @@ def test_the_place_of_any_message_can_be_taken(store: Bench, message: bytes) -> 
     assert store.ack("1:1") == 1
     store.promote_soon()
 
-    assert bodies(store.reserve("2")) == [large]
+    assert bodies(store.acquire("2")) == [large]
     assert not store.client.exists("{q}:deliveries")
 
 
 def test_a_quarantined_may_be_retried(store: Bench) -> None:
     store.quarantine(b"deadly", step=3)
-    assert store.reserve().alone
+    assert store.acquire().alone
 
     assert store.replace(entry("r", FAR)) == "scheduled"
 
@@ -167,7 +167,7 @@ def test_what_was_given_to_others_meanwhile_is_theirs_to_retry(store: Bench) -> 
     store.hold(b"a")
     store.pass_time()
     store.reclaim_expired()
-    store.reserve("1", who="other")
+    store.acquire("1", who="other")
     before = store.state()
 
     assert store.replace(entry("r", FAR)) == "gone"
@@ -183,7 +183,7 @@ AGAIN: dict[str, tuple[Entry, list[Callable[[Bench], object]], str]] = {
     "scheduled": (entry("r", FAR), [], "duplicate"),
     "ready": (entry("r", 1), [], "duplicate"),
     "promoted": (entry("r", 5, relative=True), [lambda s: s.promote_soon()], "duplicate"),
-    "done": (entry("r", 1), [lambda s: s.reserve("2"), lambda s: s.ack("2:1")], "duplicate"),
+    "done": (entry("r", 1), [lambda s: s.acquire("2"), lambda s: s.ack("2:1")], "duplicate"),
     "acknowledged": (entry("r", FAR), [lambda s: s.ack("1:1")], "gone"),
     "acknowledged when it is due": (entry("r", 1), [lambda s: s.ack("1:1")], "gone"),
 }

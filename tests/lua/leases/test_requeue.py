@@ -17,7 +17,7 @@ SCRIPT_CALLS: Calls = {
 def test_messages_go_back_to_where_they_were_in_the_same_order(store: Bench) -> None:
     store.push(b"a", b"b", b"c", b"d")
     ready = store.state()
-    store.reserve("1", 3)
+    store.acquire("1", 3)
 
     assert store.requeue("1:1", "1:2", "1:3") == (3, 0)
 
@@ -27,11 +27,11 @@ def test_messages_go_back_to_where_they_were_in_the_same_order(store: Bench) -> 
 
 def test_messages_may_go_behind_all_that_is_ready_in_the_same_order(store: Bench) -> None:
     store.push(b"a", b"b", b"c")
-    store.reserve("1", 2)
+    store.acquire("1", 2)
 
     assert store.requeue("1:1", "1:2", last=True) == (2, 0)
 
-    assert bodies(store.reserve("2")) == [b"c", b"a", b"b"]
+    assert bodies(store.acquire("2")) == [b"c", b"a", b"b"]
 
 
 @pytest.mark.parametrize("last", [False, True])
@@ -39,7 +39,7 @@ def test_each_message_goes_to_the_list_of_its_step(store: Bench, last: bool) -> 
     for step in (0, 3, 6, 9):
         store.push(b"first %d" % step, b"second %d" % step, step=step)
     ready = store.state()
-    store.reserve("1", 8)
+    store.acquire("1", 8)
 
     fields = [f"1:{place}" for place in range(1, 9)]
     assert store.requeue(*fields, last=last) == (8, 0)
@@ -135,7 +135,7 @@ def test_what_was_held_too_often_when_its_worker_died_is_delivered_alone_and_the
     store.push(b"innocent", b"deadly", step=3)
     results = []
     for message_id, fields in (("1", ["1:1", "1:2"]), ("2", ["2:1", "2:2"]), ("3", ["3:1"])):
-        store.reserve(message_id)
+        store.acquire(message_id)
         results.append(store.requeue(*fields, counted="died", most=2))
 
     assert results == [(2, 0), (2, 0), (0, 1)]
@@ -151,7 +151,7 @@ def test_a_message_that_killed_its_process_too_often_is_dead(store: Bench) -> No
     store.push(b"deadly\nbytes", step=3)
     results = []
     for message_id in ("1", "2", "3"):
-        store.reserve(message_id)
+        store.acquire(message_id)
         fields = [f"{message_id}:1"]
         results.append(store.requeue(*fields, counted="crashed", most=2, details=b"{}"))
 
@@ -173,7 +173,7 @@ def test_the_others_of_a_batch_go_back_when_one_is_dead(store: Bench) -> None:
     moved = store.requeue(*fields, counted="crashed", most=1)
 
     assert moved == (2, 1)
-    assert bodies(store.reserve("2")) == [b"a", b"c"]
+    assert bodies(store.acquire("2")) == [b"a", b"c"]
 
 
 @pytest.mark.parametrize("last", [False, True])
@@ -181,14 +181,14 @@ def test_a_quarantined_that_goes_back_is_still_delivered_alone(store: Bench, las
     # A worker that shuts down returns it unstarted.
     store.push(b"a")
     store.quarantine(b"deadly")
-    assert bodies(store.reserve("1")) == [b"deadly"]
+    assert bodies(store.acquire("1")) == [b"deadly"]
 
     assert store.requeue("1:1", last=last) == (1, 0)
     assert store.client.exists("{q}:wake")
 
     batches = []
     for message_id in ("2", "3"):
-        batches.append(bodies(store.reserve(message_id)))
+        batches.append(bodies(store.acquire(message_id)))
         store.ack(f"{message_id}:1", f"{message_id}:2")
     assert sorted(batches) == [[b"a"], [b"deadly"]]
 

@@ -157,13 +157,13 @@ def test_of_what_was_cancelled_the_message_goes_too(store: Bench) -> None:
     assert forget(store, (waiting(store)[b"b"], message_of(gone))) == 1
 
     assert list(waiting(store)) == [b"a"]
-    assert bodies(store.reserve()) == [message_of(kept)]
+    assert bodies(store.acquire()) == [message_of(kept)]
 
 
 def test_what_was_taken_meanwhile_is_left_alone(store: Bench) -> None:
     store.make_ready(labelled("a", unique="dk"))
     seen = waiting(store)[b"a"]
-    store.reserve()
+    store.acquire()
     before = store.state()
 
     assert forget(store, (seen, message_of(labelled("a", unique="dk")))) == 0

@@ -86,7 +86,7 @@ def test_what_is_ready_or_runs_makes_no_room_and_stays_when_it_is_full(
 ) -> None:
     store.make_ready(labelled("old", unique="dk"))
     if running:
-        store.reserve()
+        store.acquire()
     store.put(*map(labelled, some(3)))
     before = store.state()
 

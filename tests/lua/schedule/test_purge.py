@@ -98,7 +98,7 @@ def test_unique_keys_of_what_processes_hold_stay_however_much_that_is(
     """All other keys go, also with more than one call."""
     monkeypatch.setattr(schedule, "PURGE_MESSAGES", most)
     store.make_ready(labelled("held", unique="dheld"), labelled("held", message_id="second"))
-    store.reserve()
+    store.acquire()
     store.make_ready(labelled("ready", unique="dready"), labelled("ready", message_id="second"))
     for n in range(200):
         store.put(labelled(f"e{n}", unique=f"de{n}"), labelled(f"e{n}", message_id="second"))

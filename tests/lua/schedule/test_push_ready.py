@@ -39,7 +39,7 @@ def test_a_repeat_pushes_again(store: Bench) -> None:
     store.push(b"a")
     store.push(b"a")
 
-    assert bodies(store.reserve()) == [b"a", b"a"]
+    assert bodies(store.acquire()) == [b"a", b"a"]
 
 
 def test_many_messages_at_once(store: Bench) -> None:

@@ -69,7 +69,7 @@ def test_a_ready_one_is_dropped_when_its_turn_comes(store: Bench) -> None:
     assert store.put(new) == [Put("replaced", "old")]
     assert store.state()["{q}:ready_index"] == {b"old": b"!!n-old 1 dk tasks.t"}
 
-    assert store.reserve().messages == []
+    assert store.acquire().messages == []
     assert store.state() == as_scheduled(new) | {KEY: {b"k": taken_by("new")}}
 
 
@@ -103,7 +103,7 @@ def test_one_that_is_due_replaces_too(store: Bench) -> None:
     assert store.put(labelled("new", 1, unique="dk")) == [Put("replaced", "old")]
     assert store.put(labelled("newer", 1, unique="dk")) == [Put("replaced", "new")]
 
-    assert bodies(store.reserve()) == [message_of(labelled("newer", unique="dk"))]
+    assert bodies(store.acquire()) == [message_of(labelled("newer", unique="dk"))]
     assert store.state()[KEY] == {b"k": taken_by("newer")}
 
 
@@ -142,7 +142,7 @@ def test_a_replaced_one_that_is_dropped_leaves_the_key_to_a_ready_one_of_its_id(
 ) -> None:
     owned(store, "ready", id="a")
     store.make_ready(labelled("a", message_id="new", unique="dk"))
-    store.reserve(limit=1)  # drops the old one
+    store.acquire(limit=1)  # drops the old one
 
     assert store.state()[KEY] == {b"k": taken_by("a", "new")}
     assert store.states(labelled("b", unique="dk", policy="e 0 0")) == ["conflict"]
@@ -228,7 +228,7 @@ def test_later_waits_no_longer_than_max_wait_after_the_first(store: Bench) -> No
     store.client.hset(KEY, "k", taken_by("c", since=began - 70_000))  # it began earlier
     last = labelled("d", FAR, unique="sk", policy=policy)
     assert store.put(last) == [Put("replaced", "c")]
-    assert bodies(store.reserve()) == [message_of(last)]
+    assert bodies(store.acquire()) == [message_of(last)]
     assert {KEY, "{q}:due", "{q}:ready_index"}.isdisjoint(store.state())
 
 
@@ -237,7 +237,7 @@ def test_later_takes_the_place_of_a_ready_one(store: Bench) -> None:
     new = labelled("new", unique="dk", policy="l 0 0")
 
     assert store.put(new) == [Put("replaced", "old")]
-    assert store.reserve().messages == []
+    assert store.acquire().messages == []
     assert store.client.zscore("{q}:due", "new") == FAR
 
 
@@ -284,7 +284,7 @@ def test_several_that_are_due_in_one_call(store: Bench) -> None:
     found = store.put(*(labelled(id, 1, unique="dk") for id in "abc"))
 
     assert found == [Put("ready"), Put("replaced", "a"), Put("replaced", "b")]
-    assert bodies(store.reserve()) == [message_of(labelled("c", unique="dk"))]
+    assert bodies(store.acquire()) == [message_of(labelled("c", unique="dk"))]
 
 
 # -- a full server, and unreadable values

@@ -38,7 +38,7 @@ def test_a_key_that_counts_until_it_is_done_is_free_then(store: Bench, end: str)
     elif end == "skip":
         store.set_ready_index_due("a", 5)
     assert end == "cancel" or store.state()[KEY] == {b"k": taken_by("a")}
-    store.reserve()
+    store.acquire()
     if end == "ack":
         store.ack("1:1")
     elif end == "reject":
@@ -46,14 +46,14 @@ def test_a_key_that_counts_until_it_is_done_is_free_then(store: Bench, end: str)
     elif end == "crash":
         store.requeue("1:1", counted="crashed", most=1)
         assert store.state()[KEY] == {b"k": taken_by("a")}
-        store.reserve("2")
+        store.acquire("2")
         store.requeue("2:1", counted="crashed", most=1)
     elif end == "reclaim_expired":
         for message_id in ("2", "3"):
             store.pass_time()
             assert store.state()[KEY] == {b"k": taken_by("a")}
             store.reclaim_expired(most=1)
-            store.reserve(message_id)
+            store.acquire(message_id)
     elif end == "retry":
         plain = labelled("a", message_id="plain")
         store.replace(plain)
@@ -83,7 +83,7 @@ def test_what_a_stock_worker_took_has_the_key_no_more(store: Bench, policy: str)
     owned(store, "ready")
     store.make_ready(labelled("other"))
     assert store.client.rpop("q") == message_of(labelled("old", unique="dk"))
-    assert store.reserve().first_list == 0  # so no message is ready
+    assert store.acquire().first_list == 0  # so no message is ready
     new = labelled("new", unique="dk", policy=policy)
 
     assert store.states(new) == ["scheduled"]
@@ -95,7 +95,7 @@ def test_keys_of_what_stock_workers_took_are_not_kept_for_ever(store: Bench) -> 
     for n in range(5):
         store.make_ready(labelled(f"e{n}", unique=f"dk{n}"), labelled(f"e{n}", message_id=f"x{n}"))
     store.client.delete("q")
-    store.reserve()
+    store.acquire()
 
     assert store.state() == REGISTERED
 

@@ -31,7 +31,7 @@ def test_a_key_of_another_type_counts_nothing_and_holds_nothing_up(store: Bench)
     held = store.lease(labelled("a"))
     store.push(b"b")
     assert store.replace(labelled("c"), field=held[0]) == "scheduled"
-    store.requeue(*[field for field, _, _ in store.reserve("2").messages])
+    store.requeue(*[field for field, _, _ in store.acquire("2").messages])
     assert store.ack(*held) == 1
     assert store.purge(QUEUE) == (1, 1)
 
@@ -46,7 +46,7 @@ def test_a_full_server_counts_what_it_does(store: Bench, new: Counting) -> None:
     try:
         store.ack(held[0])
         store.requeue(held[1], counted="requeued")
-        store.reserve("2")
+        store.acquire("2")
     finally:
         store.make_room()
 

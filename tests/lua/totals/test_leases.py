@@ -122,7 +122,7 @@ def test_an_expired_lease_redelivers(twice: Bench, new: Counting) -> None:
 def test_a_quarantined_message_that_cannot_be_read_is_corrupt(twice: Bench, new: Counting) -> None:
     twice.quarantine(b"one")
     twice.client.lpush("{q}:quarantined", "junk")
-    twice.reserve(others=1)  # it sees them
+    twice.acquire(others=1)  # it sees them
     assert new() == {"accepted": 2}
 
     twice.repair.release_quarantined(QUEUE, DEFAULT)
@@ -137,10 +137,10 @@ def test_what_others_push_is_accepted_when_it_is_first_leased(
     twice.client.lpush("q", b"stock")
     assert counted(twice) == {"accepted": 1}
 
-    twice.requeue(*[field for field, _, _ in twice.reserve().messages])
+    twice.requeue(*[field for field, _, _ in twice.acquire().messages])
     assert new() == {"accepted": 2}
 
-    twice.reserve("2")
+    twice.acquire("2")
     assert new() == {}
 
 
@@ -148,7 +148,7 @@ def test_what_others_take_is_noticed(store: Bench, twice: Bench, new: Counting) 
     store.push(b"one", b"two", b"three")
     twice.client.rpop("q")
 
-    twice.reserve(limit=1)
+    twice.acquire(limit=1)
 
     assert new() == {"accepted": 3, "taken": 1}
 

@@ -24,7 +24,7 @@ def test_scheduled_ones_are_cancelled_at_once_and_ready_ones_when_they_are_dropp
     twice.cancel("a", "ready", "unknown")
     assert new() == {"cancelled": 1}
 
-    twice.reserve()
+    twice.acquire()
     assert new() == {"cancelled": 1}
 
 

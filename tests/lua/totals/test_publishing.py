@@ -63,7 +63,7 @@ def test_a_ready_one_is_replaced_when_it_is_dropped(store: Bench, new: Counting)
     store.put(labelled("b", unique="dk"))
     assert new() == {"accepted": 2, "promoted": 1}
 
-    store.reserve()
+    store.acquire()
     assert new() == {"replaced": 1}
 
 
@@ -125,7 +125,7 @@ def test_what_is_too_late_and_what_is_unreadable_is_dead(store: Bench, new: Coun
     store.become_due("spoilt", 2)
     store.client.hset("{q}:entries", "spoilt", "junk")
     store.promote()
-    store.reserve()
+    store.acquire()
 
     assert new() == {"accepted": 2, "promoted": 1, "dead:skipped": 1, "dead:corrupt": 1}
 

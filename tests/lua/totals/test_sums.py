@@ -87,8 +87,8 @@ class Walk:
     def run_now(self) -> None:
         self.store.run_now(*self.scheduled())
 
-    def reserve(self) -> None:
-        self.store.reserve(str(next(self.numbers)), self.random.randint(1, 3))
+    def acquire(self) -> None:
+        self.store.acquire(str(next(self.numbers)), self.random.randint(1, 3))
 
     def ack(self) -> None:
         self.store.ack(*self.held())
