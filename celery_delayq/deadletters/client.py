@@ -333,23 +333,17 @@ class DeadLetters:
         """Return the change that replays dead letters of *queue* into one queue."""
         to, token = changes.queue or queue, uuid4().hex
         layout = self._ask(lambda stores: queues_of(stores, to)[to])
-        replays: dict[int, Replay] = {}
-        for place, (dead_letter, due) in enumerate(zip(dead_letters, dues, strict=True)):
+
+        def replay(place: int, dead_letter: DeadLetter, due: Due) -> Replay:
             # The message id differs in its first half, which is the part that scripts use.
             message_id = f"{place:04x}{token[4:]}"
-            try:
-                with record_errors("message"):
-                    entry = replay_entry(dead_letter, layout, due, changes, message_id, run)
-            except (RecordError, InvalidOption) as exc:
-                # The message of another producer may be anything.
-                logger.warning("Dead letter %r is not replayed: %r", dead_letter.id, exc)
-                continue
+            entry = replay_entry(dead_letter, layout, due, changes, message_id, run)
             # If another task has the unique key now, the replay is refused.
             if entry.policy:
                 entry = entry._replace(policy="e 0 0")
-            replays[place] = Replay(
-                dead_letter.dead_lettered.id, dead_letter.dead_lettered.died_ms, entry
-            )
+            return Replay(dead_letter.id, dead_letter.dead_lettered.died_ms, entry)
+
+        replays = make_replays(dead_letters, dues, replay)
         call: Call | None = None
         known: dict[int, StatusCode] = {}
         if self._ask(lambda stores: stores.of(queue) is not stores.of(to)):
@@ -517,6 +511,26 @@ def due_of(eta: datetime | str | None, countdown: float | None) -> Due:
     if eta is not None:
         return due_of_eta(eta)
     return Due(0) if countdown is None else due_of_countdown(countdown)
+
+
+def make_replays(
+    dead_letters: Sequence[DeadLetter],
+    dues: Sequence[Due],
+    make: Callable[[int, DeadLetter, Due], T],
+) -> dict[int, T]:
+    """Call *make* with the index and the due time of each dead letter; return its results by index.
+
+    Dead letters whose messages cannot be replayed are left out: another producer's message may be
+    anything.
+    """
+    found: dict[int, T] = {}
+    for place, (dead_letter, due) in enumerate(zip(dead_letters, dues, strict=True)):
+        try:
+            with record_errors("message"):
+                found[place] = make(place, dead_letter, due)
+        except (RecordError, InvalidOption) as exc:
+            logger.warning("Dead letter %r is not replayed: %r", dead_letter.id, exc)
+    return found
 
 
 def _replay_page_in_place(

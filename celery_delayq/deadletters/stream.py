@@ -8,15 +8,13 @@ from dataclasses import dataclass
 from typing import Any, cast
 from uuid import uuid4
 
-from celery_delayq.deadletters.client import DeadLetters, Progress, counted
+from celery_delayq.deadletters.client import DeadLetters, Progress, counted, make_replays
 from celery_delayq.deadletters.replay import ReplayChanges, replay_message
-from celery_delayq.errors import InvalidOption, RecordError
 from celery_delayq.integration.not_run import note_purged
 from celery_delayq.model.dead_letter import DeadFilter, DeadLetter, is_meant
 from celery_delayq.model.envelope import Due
 from celery_delayq.model.scheduled import Bulk, Outcome
 from celery_delayq.transport.amqp.messages import from_envelope
-from celery_delayq.utils.foreign import record_errors
 from celery_delayq.utils.portions import portions
 
 logger = logging.getLogger(__name__)
@@ -111,23 +109,18 @@ class StreamDeadLetters(DeadLetters):
         run: str,
     ) -> list[Outcome | Exception]:
         """Replay dead letters; return the outcome of each, or RabbitMQ's error for its message."""
-        outcomes: list[Outcome | Exception] = [Outcome.DONE] * len(dead_letters)
-        messages: dict[int, tuple[Any, str, Due]] = {}
-        for place, (dead_letter, due) in enumerate(zip(dead_letters, dues, strict=True)):
-            try:
-                with record_errors("message"):
-                    message = from_envelope(replay_message(dead_letter, changes, uuid4().hex, run))
-            except (RecordError, InvalidOption) as exc:
-                logger.warning("Dead letter %r is not replayed: %r", dead_letter.id, exc)
-                outcomes[place] = Outcome.UNREADABLE
-                continue
-            queue = changes.queue or dead_letter.queue
-            messages[place] = message, queue, due
+
+        def message(_: int, dead_letter: DeadLetter, due: Due) -> tuple[Any, str, Due]:
+            envelope = replay_message(dead_letter, changes, uuid4().hex, run)
+            return from_envelope(envelope), changes.queue or dead_letter.queue, due
+
+        messages = make_replays(dead_letters, dues, message)
+        outcomes: list[Outcome | Exception] = [Outcome.UNREADABLE] * len(dead_letters)
         if messages:
             offsets = offsets_of(dead_letters[place] for place in messages)
             refused = self._connection.send([*messages.values()], offsets)
-            for n, error in refused.items():
-                outcomes[[*messages][n]] = error
+            for number, place in enumerate(messages):
+                outcomes[place] = refused.get(number, Outcome.DONE)
         return outcomes
 
     def _purge_change(

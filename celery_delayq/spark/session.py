@@ -26,15 +26,12 @@ def job_description(spark: SparkSession, what: str) -> Iterator[None]:
 @contextmanager
 def setting(spark: SparkSession, name: str, value: str) -> Iterator[None]:
     """Change a SQL setting for the block."""
-    before = spark.conf.get(name)
+    before = str(spark.conf.get(name))
     spark.conf.set(name, value)
     try:
         yield
     finally:
-        if before is None:
-            spark.conf.unset(name)
-        else:
-            spark.conf.set(name, before)
+        spark.conf.set(name, before)
 
 
 @contextmanager
