@@ -43,8 +43,6 @@ def schedule_in_other_store(
     tuple
         The replays whose dead letters are to be deleted now, and the status codes of the others.
     """
-    if not replays:
-        return {}, {}
     ids = [to_bytes(each.id) for each in replays.values()]
     records = ask(lambda stores: stores.of(queue).dead_letters.read(queue, ids))
     died = {each.id: each.died_ms for each in records}
