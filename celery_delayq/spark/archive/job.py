@@ -35,9 +35,8 @@ from celery_delayq.spark.read.history import (
     RunsLost,
     find_loss,
     last_runs,
-    plan_runs,
 )
-from celery_delayq.spark.read.partitions import plan
+from celery_delayq.spark.read.partitions import plan, plan_runs
 from celery_delayq.spark.read.readers import read_part
 from celery_delayq.spark.read.tables import schema_of
 from celery_delayq.spark.session import job_description

@@ -1,14 +1,10 @@
-"""Reads the history of runs in parts, and detects lost runs."""
+"""The runs of a history that Spark reads, and how lost runs are found."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
-from itertools import pairwise
-from typing import NamedTuple
-
-from pyspark.sql.datasource import InputPartition
+from dataclasses import dataclass
 
 from celery_delayq.errors import DelayQError
 from celery_delayq.model.history import place_of
@@ -24,8 +20,6 @@ START_OFFSET = "0-0"
 
 #: The greatest possible offset.
 MAX_OFFSET = "18446744073709551615-18446744073709551615"
-
-_MAX_SEQUENCE = 2**64 - 1
 
 
 class RunsLost(DelayQError):
@@ -67,78 +61,9 @@ class Runs:
             after = reached = found[-1][0]
 
 
-class _Span(NamedTuple):
-    """The runs of one history between two offsets, and their approximate number."""
-
-    runs: Runs
-    begin: int
-    end: int
-    about: int
-
-    def cut(self, number: int) -> list[Runs]:
-        """Return about *number* parts that cover equal spans of time."""
-        begin, time = self.begin, self.end - self.begin
-        number = max(1, min(number, time))
-        cuts = [f"{begin + time * n // number}-{_MAX_SEQUENCE}" for n in range(1, number)]
-        bounds = pairwise([self.runs.after, *cuts, self.runs.upto])
-        return [replace(self.runs, after=after, upto=upto) for after, upto in bounds]
-
-
 def last_runs(stores: Stores) -> dict[str, str]:
     """Return the offset of each history's newest run, or :data:`START_OFFSET` without runs."""
     return {name: history.last() or START_OFFSET for name, history in stores.histories.items()}
-
-
-def plan_runs(
-    stores: Stores,
-    after: Offsets,
-    upto: Offsets,
-    parts: int,
-    least: int,
-    onloss: OnLoss | None = None,
-) -> list[InputPartition]:
-    """Return about *parts* parts of at least *least* runs, one history after another.
-
-    Parameters
-    ----------
-    after, upto : Mapping[str, str]
-        Offsets by history. A history that *after* lacks is read from its start; a history that
-        *upto* lacks is not read.
-    """
-    spans = [
-        span
-        for name, history in stores.histories.items()
-        if (
-            span := _span(
-                history,
-                Runs(after.get(name, START_OFFSET), upto.get(name, START_OFFSET), name=name),
-            )
-        )
-    ]
-    total = sum(each.about for each in spans)
-    most = max(least, total // parts, 1)
-    found: list[list[Runs]] = []
-    room = 0
-    for span in spans:
-        number = max(1, min(parts * span.about // max(total, 1), span.about // least))
-        pieces = span.cut(number)
-        for each in pieces:
-            if room <= 0:
-                found.append([])
-                room = most
-            found[-1].append(replace(each, onloss=onloss))
-            room -= -(-span.about // len(pieces))
-    return [InputPartition(ranges) for ranges in found]
-
-
-def _span(history: HistoryStore, runs: Runs) -> _Span | None:
-    first = history.first()
-    if first is None or place_of(runs.upto) <= place_of(runs.after):
-        return None
-    begin, end = max(place_of(runs.after), place_of(first))[0], place_of(runs.upto)[0]
-    total_ms = max(1, place_of(history.last() or runs.upto)[0] - place_of(first)[0])
-    about = history.count() * (end - begin) // total_ms
-    return _Span(replace(runs, first=first), begin, end, about)
 
 
 def find_loss(history: HistoryStore, reached: str) -> str:

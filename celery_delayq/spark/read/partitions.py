@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, groupby
 from typing import NamedTuple, Protocol
 
@@ -18,15 +18,21 @@ from pyspark.sql.datasource import InputPartition
 
 from celery_delayq.model.delivery import split_leased
 from celery_delayq.model.envelope import Label
+from celery_delayq.model.history import place_of
 from celery_delayq.model.lookup import EntryCondition, IndexEntry, Position
+from celery_delayq.spark.options import OnLoss
 from celery_delayq.spark.read.filters import RowFilter
-from celery_delayq.spark.read.history import MAX_OFFSET, Runs, last_runs, plan_runs
+from celery_delayq.spark.read.history import MAX_OFFSET, START_OFFSET, Offsets, Runs, last_runs
 from celery_delayq.spark.read.table_rows import Row, TableRows
+from celery_delayq.store.history import HistoryStore
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.paging import queues_of
 from celery_delayq.store.scan import ScanStore, Stretch
 from celery_delayq.store.stores import Stores
 from celery_delayq.utils.portions import batches
+
+#: The greatest second part of an offset.
+_MAX_SEQUENCE = 2**64 - 1
 
 
 class ReadRange(Protocol):
@@ -97,6 +103,64 @@ def split_sizes(
             room -= end - start
             start = end
     return found
+
+
+# -- the history ----------------------------------------------------------------------------------
+
+
+class _Span(NamedTuple):
+    """The runs of one history between two offsets: its times in ms, and about how many runs."""
+
+    runs: Runs
+    begin: int
+    end: int
+    about: int
+
+    def piece(self, start: int, end: int) -> Runs:
+        """Return the runs from about index *start* to before *end*, by equal spans of time."""
+        after = self.runs.after if start == 0 else self._offset(start)
+        upto = self.runs.upto if end == self.about else self._offset(end)
+        return replace(self.runs, after=after, upto=upto)
+
+    def _offset(self, index: int) -> str:
+        return f"{self.begin + (self.end - self.begin) * index // self.about}-{_MAX_SEQUENCE}"
+
+
+def plan_runs(
+    stores: Stores,
+    after: Offsets,
+    upto: Offsets,
+    parts: int,
+    least: int,
+    onloss: OnLoss | None = None,
+) -> list[InputPartition]:
+    """Return about *parts* parts of at least *least* runs, one history after another.
+
+    Parameters
+    ----------
+    after, upto : Mapping[str, str]
+        Offsets by history. A history that *after* lacks is read from its start; a history that
+        *upto* lacks is not read.
+    """
+    spans: list[_Span] = []
+    for name, history in stores.histories.items():
+        offsets = after.get(name, START_OFFSET), upto.get(name, START_OFFSET)
+        if span := _span(history, Runs(*offsets, onloss=onloss, name=name)):
+            spans.append(span)
+    return [
+        InputPartition([spans[which].piece(start, end) for which, start, end in pieces])
+        for pieces in split_sizes([span.about for span in spans], parts, least)
+    ]
+
+
+def _span(history: HistoryStore, runs: Runs) -> _Span | None:
+    first = history.first()
+    if first is None or place_of(runs.upto) <= place_of(runs.after):
+        return None
+    begin, end = max(place_of(runs.after), place_of(first))[0], place_of(runs.upto)[0]
+    total_ms = max(1, place_of(history.last() or runs.upto)[0] - place_of(first)[0])
+    about = max(1, history.count() * (end - begin) // total_ms)
+    return _Span(replace(runs, first=first), begin, end, about)
 
 
 # -- the schedule ---------------------------------------------------------------------------------

@@ -15,8 +15,8 @@ from celery_delayq.model.history import check_range, place_of
 from celery_delayq.spark.access import Access, open_client
 from celery_delayq.spark.options import ReadOptions
 from celery_delayq.spark.read.filters import RowFilter
-from celery_delayq.spark.read.history import START_OFFSET, check_loss, last_runs, plan_runs
-from celery_delayq.spark.read.partitions import plan
+from celery_delayq.spark.read.history import START_OFFSET, check_loss, last_runs
+from celery_delayq.spark.read.partitions import plan, plan_runs
 from celery_delayq.spark.read.table_rows import TableRows
 from celery_delayq.spark.read.tables import columns_of
 

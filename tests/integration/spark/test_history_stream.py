@@ -10,7 +10,8 @@ pytest.importorskip("pyspark")
 
 
 from celery_delayq import DelayQ
-from celery_delayq.spark.read.history import START_OFFSET, RunsLost, plan_runs
+from celery_delayq.spark.read.history import START_OFFSET, RunsLost
+from celery_delayq.spark.read.partitions import plan_runs
 from celery_delayq.spark.read.table_rows import TableRows
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.support.runs import numbered
