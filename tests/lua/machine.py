@@ -51,11 +51,11 @@ class LeaseMachine(RuleBasedStateMachine):
         self.number = 0
         self.live: list[str] = ["w0", "w1"]
         #: The fields that each live process has received, also those that were taken from it since.
-        self.told: dict[str, list[str]] = {"w0": [], "w1": []}
+        self.fields_of: dict[str, list[str]] = {"w0": [], "w1": []}
         #: By process: number and limit of a request whose reply was lost.
-        self.lost: dict[str, tuple[str, int]] = {}
+        self.lost_replies: dict[str, tuple[str, int]] = {}
         #: All sent requests: process, number and limit.
-        self.sent: list[tuple[str, str, int]] = []
+        self.sent_requests: list[tuple[str, str, int]] = []
         #: Requests that returned messages: process and number.
         self.used: set[tuple[str, str]] = set()
         #: Process, field and entry.
@@ -99,20 +99,20 @@ class LeaseMachine(RuleBasedStateMachine):
 
     def some_fields(self, data: st.DataObject, who: str) -> list[str]:
         """Draw some fields that a process has received, in the order in which it received them."""
-        told = self.told[who]
-        places = data.draw(st.sets(st.integers(0, len(told) - 1), min_size=1, max_size=4))
-        return [told[place] for place in sorted(places)]
+        fields = self.fields_of[who]
+        places = data.draw(st.sets(st.integers(0, len(fields) - 1), min_size=1, max_size=4))
+        return [fields[place] for place in sorted(places)]
 
     def forget(self, who: str, fields: list[str], data: st.DataObject) -> None:
         """Let the process forget fields, some of them only after a repeated call."""
         if data.draw(st.booleans()):
-            self.told[who] = [name for name in self.told[who] if name not in fields]
+            self.fields_of[who] = [name for name in self.fields_of[who] if name not in fields]
 
     def who_holds(self, data: st.DataObject) -> str:
-        return data.draw(st.sampled_from([who for who in self.live if self.told[who]]))
+        return data.draw(st.sampled_from([who for who in self.live if self.fields_of[who]]))
 
     def any_holds(self) -> bool:
-        return any(self.told[who] for who in self.live)
+        return any(self.fields_of[who] for who in self.live)
 
     # -- producers
 
@@ -208,7 +208,7 @@ class LeaseMachine(RuleBasedStateMachine):
     def a_process_starts(self) -> None:
         who = f"v{self.next()}"
         self.live.append(who)
-        self.told[who] = []
+        self.fields_of[who] = []
 
     @precondition(lambda self: self.live)
     @rule(data=st.data(), reclaimed=st.booleans(), limit=st.integers(1, 4), most=most)
@@ -217,7 +217,7 @@ class LeaseMachine(RuleBasedStateMachine):
     ) -> None:
         who = data.draw(st.sampled_from(self.live))
         self.live.remove(who)
-        self.lost.pop(who, None)
+        self.lost_replies.pop(who, None)
         if reclaimed:
             self.lease_time_passes(11)
             while who in self.model.ends:
@@ -240,43 +240,43 @@ class LeaseMachine(RuleBasedStateMachine):
     )
     def acquire(self, data: st.DataObject, limit: int, lists: int, others: int, lost: bool) -> None:
         who = data.draw(st.sampled_from(self.live))
-        if who in self.lost:  # the process repeats lost requests first
+        if who in self.lost_replies:  # the process repeats lost requests first
             self.ask_again(who, lists, others)
             return
         message_id = str(self.next())
-        self.sent.append((who, message_id, limit))
+        self.sent_requests.append((who, message_id, limit))
         acquired = self.ask(who, message_id, limit, lists, others)
         if lost:
-            self.lost[who] = message_id, limit
+            self.lost_replies[who] = message_id, limit
         else:
-            self.tell(who, acquired)
+            self.note_received(who, acquired)
 
-    @precondition(lambda self: self.lost)
+    @precondition(lambda self: self.lost_replies)
     @rule(data=st.data(), lists=st.integers(1, 3), others=st.sampled_from([0, 2]))
     def reserve_again(self, data: st.DataObject, lists: int, others: int) -> None:
-        self.ask_again(data.draw(st.sampled_from(sorted(self.lost))), lists, others)
+        self.ask_again(data.draw(st.sampled_from(sorted(self.lost_replies))), lists, others)
 
     def ask_again(self, who: str, lists: int, others: int) -> None:
-        message_id, limit = self.lost.pop(who)
-        self.tell(who, self.ask(who, message_id, limit, lists, others))
+        message_id, limit = self.lost_replies.pop(who)
+        self.note_received(who, self.ask(who, message_id, limit, lists, others))
 
-    @precondition(lambda self: self.sent)
+    @precondition(lambda self: self.sent_requests)
     @rule(data=st.data(), lists=st.integers(1, 3), others=st.sampled_from([0, 2]))
     def a_request_arrives_once_more(self, data: st.DataObject, lists: int, others: int) -> None:
         """The request came over a closed connection; nobody reads the reply."""
-        who, message_id, limit = data.draw(st.sampled_from(self.sent))
+        who, message_id, limit = data.draw(st.sampled_from(self.sent_requests))
         known = int(message_id) <= self.model.request_numbers.get(who, 0)
-        unanswered = who not in self.live or self.lost.get(who) == (message_id, limit)
+        unanswered = who not in self.live or self.lost_replies.get(who) == (message_id, limit)
         # When no message of a process is left, the request numbers that it has used are forgotten.
         # A request never comes so late that it meets its own repeat: that would use fields again.
         if known or (unanswered and (who, message_id) not in self.used):
             self.ask(who, message_id, limit, lists, others)
 
-    @precondition(lambda self: self.lost)
+    @precondition(lambda self: self.lost_replies)
     @rule(data=st.data())
     def give_back_what_a_lost_reply_may_have_told(self, data: st.DataObject) -> None:
-        who = data.draw(st.sampled_from(sorted(self.lost)))
-        message_id, _ = self.lost.pop(who)
+        who = data.draw(st.sampled_from(sorted(self.lost_replies)))
+        message_id, _ = self.lost_replies.pop(who)
         self.give_back(who, message_id)
 
     def give_back(self, who: str, message_id: str) -> None:
@@ -294,8 +294,8 @@ class LeaseMachine(RuleBasedStateMachine):
             message_id, limit, who=who, lists=lists, others=others, reports=reports
         )
         marks = {field: mark._replace(late_ms=0) for field, mark in acquired.marks.items()}
-        told = acquired._replace(marks=marks)
-        assert told == self.model.acquire(
+        expected = acquired._replace(marks=marks)
+        assert expected == self.model.acquire(
             who, LEASE, message_id, limit, lists, others, reports=reports
         )
         labels = [
@@ -308,8 +308,8 @@ class LeaseMachine(RuleBasedStateMachine):
             self.used.add((who, message_id))
         return acquired
 
-    def tell(self, who: str, acquired: AcquireReply) -> None:
-        self.told[who] += [field for field, _, _ in acquired.messages]
+    def note_received(self, who: str, acquired: AcquireReply) -> None:
+        self.fields_of[who] += [field for field, _, _ in acquired.messages]
 
     @precondition(lambda self: self.live)
     @rule(data=st.data())
@@ -355,7 +355,7 @@ class LeaseMachine(RuleBasedStateMachine):
     @rule(data=st.data(), id=ids, details=details)
     def reject(self, data: st.DataObject, id: str, details: bytes) -> None:
         who = self.who_holds(data)
-        name = data.draw(st.sampled_from(self.told[who]))
+        name = data.draw(st.sampled_from(self.fields_of[who]))
         self.forget(who, [name], data)
         expected = self.model.reject(who, name, id, "rejected", details)
         assert self.store.leases.dead_letter(QUEUE, who, name, id, "rejected", details) == expected
@@ -373,7 +373,7 @@ class LeaseMachine(RuleBasedStateMachine):
         self, data: st.DataObject, step: int, id: str, due: int, when_due: Any, labelled: bool
     ) -> None:
         who = self.who_holds(data)
-        name = data.draw(st.sampled_from(self.told[who]))
+        name = data.draw(st.sampled_from(self.fields_of[who]))
         self.replace_held(who, name, self.new_entry(id, due, step, labelled=labelled), when_due)
 
     def replace_held(self, who: str, name: str, what: Entry, when_due: Any) -> None:

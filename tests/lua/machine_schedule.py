@@ -153,7 +153,7 @@ class ScheduleMachine(LeaseMachine):
         return [
             (who, name, label)
             for who in self.live
-            for name in self.told[who]
+            for name in self.fields_of[who]
             if (held := self.model.leased.get(who, {}).get(name))
             and (label := Label.of(held.message or b""))
         ]
@@ -217,8 +217,8 @@ class ScheduleMachine(LeaseMachine):
             store = self.store_for(repeat)
             found = store.control.run_now(QUEUE, LAYOUT, some, if_due=if_due)
         scores = dict(self.client.zrange(self.store.keys.queue(QUEUE).due, 0, -1, withscores=True))
-        told = {name.decode(): int(score) for name, score in scores.items()}
-        assert found == self.model.run_now(some, if_due, told)
+        dues = {name.decode(): int(score) for name, score in scores.items()}
+        assert found == self.model.run_now(some, if_due, dues)
 
     @rule(data=st.data(), batch=batches)
     def find(self, data: st.DataObject, batch: int) -> None:

@@ -64,7 +64,7 @@ class Foreign(AppScene):
         """Send a valid task."""
         raise NotImplementedError
 
-    def take_back(self) -> None:
+    def redeliver_unacked(self) -> None:
         """Let kombu redeliver the messages that stock workers had."""
 
     def ran(self) -> set[str]:
@@ -115,7 +115,7 @@ class Foreign(AppScene):
 
     def wait_settled(self) -> None:
         """Wait until all messages have run or are dead."""
-        self.take_back()
+        self.redeliver_unacked()
         wait_until(
             lambda: not self.missing(),
             TIMEOUT,
@@ -184,7 +184,7 @@ class ForeignRedis(Foreign):
         assert CommandLine(self.app)("migrate", "--from", "stock", "--dry-run").code == 0
         return super().list_all()
 
-    def take_back(self) -> None:
+    def redeliver_unacked(self) -> None:
         with self.app.connection_for_write() as connection:
             connection.default_channel.qos.restore_visible(0, None, 1)
 

@@ -91,7 +91,7 @@ class QueueModel(DeadLetterModel):
             mine.update(leases)
         if leases:
             self.request_numbers[who] = max(last, int(message_id))
-            self._hold(who, lease)
+            self._extend_lease(who, lease)
         filled = [place for place, step in enumerate(self.layout.steps, 1) if self.ready.get(step)]
         self.marker = bool(filled) or (bool(self.quarantined) and self.turn is None)
         if not filled and not self.quarantined and tracked:
@@ -157,7 +157,7 @@ class QueueModel(DeadLetterModel):
     def _counts(self, one: Leased) -> DeliveryCounts:
         return self.counts.get(one.message or b"", DeliveryCounts())
 
-    def _hold(self, who: str, lease: int) -> None:
+    def _extend_lease(self, who: str, lease: int) -> None:
         end = self.ends[who] = self.now + lease
         self.lease_ends = end if self.lease_ends is None else min(end, self.lease_ends)
 
@@ -165,7 +165,7 @@ class QueueModel(DeadLetterModel):
         """Extend a lease; return the number of leased messages."""
         count = len(self.leased.get(who, {}))
         if count:
-            self._hold(who, lease)
+            self._extend_lease(who, lease)
         return count
 
     def ack(self, who: str, fields: Iterable[str]) -> int:
@@ -212,13 +212,13 @@ class QueueModel(DeadLetterModel):
                 self._add_dead_letter(one.message, reason, _id(one.message))
                 dead_lettered += 1
             else:
-                self._put_back(one, one.message, last=last)
+                self._requeue_one(one, one.message, last=last)
                 moved += 1
         self.counted["redelivered"] += moved if counted != "nothing" else 0
         self.counted["dead:crashed"] += dead_lettered
         return moved, dead_lettered
 
-    def _put_back(self, one: Leased, message: bytes, *, last: bool) -> None:
+    def _requeue_one(self, one: Leased, message: bytes, *, last: bool) -> None:
         self.marker = True
         self.track_requeued(message)
         if one.alone:

@@ -33,12 +33,12 @@ class steps(schedule):  # noqa: N801 - as Celery's
 
 
 class counted(crontab):  # noqa: N801 - as Celery's
-    """A crontab that counts how often it is asked."""
+    """A crontab that counts the calls of `is_due`."""
 
-    asked = 0
+    calls = 0
 
     def is_due(self, last_run_at: datetime) -> Any:
-        counted.asked += 1
+        counted.calls += 1
         return super().is_due(last_run_at)
 
 

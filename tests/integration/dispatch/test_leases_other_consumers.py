@@ -130,7 +130,7 @@ def test_a_single_get_leases_unless_it_needs_no_acknowledgement(
     channel.close()
 
     wait_until(lambda: not held(redis), what="all is acknowledged")
-    # It was given back once; who takes it without a lease does not look at counts.
+    # It was requeued once. A consumer without a lease does not read the counts.
     assert left(redis) - {"{a}:deliveries"} == set()
 
 

@@ -152,7 +152,7 @@ WAYS: dict[str, Way] = {
     "moved to stock": Way(
         lambda c: list(to_stock(c.app)), "migration/give_back repair/forget_ready"
     ),
-    "given back": Way(
+    "requeued": Way(
         leased(lambda store: store.leases.requeue(QUEUE, "me", ["1:1"])),
         "leases/requeue",
         ("ready",),

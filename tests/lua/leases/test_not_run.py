@@ -61,7 +61,7 @@ def test_it_is_leased_and_its_end_is_counted_once(store: Bench, how: str) -> Non
 
 
 @every_way
-@pytest.mark.parametrize("back", ["reply lost", "given back", "worker died", "quarantined"])
+@pytest.mark.parametrize("back", ["reply lost", "requeued", "worker died", "quarantined"])
 def test_it_keeps_its_mark_whatever_happens_to_its_worker(
     store: Bench, how: str, back: str
 ) -> None:
@@ -72,7 +72,7 @@ def test_it_keeps_its_mark_whatever_happens_to_its_worker(
         assert marks(store, "1") == [how]
         settle(store, how, "1")
         return
-    if back == "given back":
+    if back == "requeued":
         store.requeue("1:1")
     else:
         store.pass_time()

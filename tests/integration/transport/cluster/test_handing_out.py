@@ -98,7 +98,7 @@ def id_of(taken: Any) -> str:
 def test_a_message_that_cannot_be_put_off_holds_up_its_shard_only(
     app: Celery, moving: Moving, turn: tuple[Connection, Callable[[], None]]
 ) -> None:
-    """Its shard goes while messages of one request are handed out, which are then given back."""
+    """Its shard goes while messages of one request are handed out, which are then requeued."""
     connection, step = turn
     push(app, LOST, "now")
     push(app, LOST, "far-1", "far-2", eta=FAR)
