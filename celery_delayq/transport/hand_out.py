@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -28,6 +30,8 @@ from celery_delayq.transport.rejected import (
 )
 from celery_delayq.transport.requests import Taken
 from celery_delayq.utils import message_json
+
+logger = logging.getLogger(__name__)
 
 #: Seconds for which an event loop hands out messages before it handles other events.
 LOOP_TURN_SECONDS = 0.01
@@ -71,6 +75,8 @@ class HandOut:
         self._qos = qos
         self._database_id = database_id
         self._new_message = new_message
+        #: Acknowledgements and rejects that wait until a handler returns; None while none runs.
+        self._to_settle: deque[Callable[[], None]] | None = None
 
     def hand_out_one(self) -> bool:
         """Hand out one message; return whether there was one."""
@@ -102,6 +108,17 @@ class HandOut:
             consumer.batch_size.note_delivery(number, time.monotonic() - started)
         return bool(consumer.taken)
 
+    def settle_soon(self, method: Callable[..., Any], *args: Any) -> None:
+        """Acknowledge or reject a leased message at once, or when its handler has returned.
+
+        In a solo worker the handler runs the task. If the worker is killed meanwhile, the task is
+        delivered again.
+        """
+        if self._to_settle is not None and not self._consumer.is_elsewhere:
+            self._to_settle.append(partial(_settle, method, *args))
+        else:
+            _settle(method, *args)
+
     def message_of(self, taken: Taken) -> Message | None:
         """Decode a leased message; None if it is undecodable or no longer leased."""
         try:
@@ -122,6 +139,16 @@ class HandOut:
         return message
 
     def _hand_out(self, taken: Taken) -> None:
+        to_settle = deque[Callable[[], None]]()
+        outer, self._to_settle = self._to_settle, to_settle
+        try:
+            self._give(taken)
+        finally:
+            self._to_settle = outer
+            while to_settle:
+                to_settle.popleft()()
+
+    def _give(self, taken: Taken) -> None:
         # Before any I/O: another greenlet may cancel the queue then.
         _, callback = self._handlers[taken.queue]
         message = self.message_of(taken)
@@ -170,3 +197,11 @@ class HandOut:
             self._qos.forget(taken.tag)
         else:
             message.ack()
+
+
+def _settle(method: Callable[..., Any], *args: Any) -> None:
+    """Acknowledge or reject a message. An error must not keep the pool from its task."""
+    try:
+        method(*args)
+    except Exception:
+        logger.exception("A message could not be acknowledged or rejected")

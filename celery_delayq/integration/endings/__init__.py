@@ -1,6 +1,6 @@
 """Changes to how a Celery worker ends a task, or fails to begin a task."""
 
-from celery_delayq.integration.endings import not_begun, result_backend
+from celery_delayq.integration.endings import not_begun, result_backend, settling
 from celery_delayq.integration.replace import Promise, Replace
 
 _WITHOUT = (
@@ -23,6 +23,14 @@ CHANGES = (
         by=not_begun.keep_other_requests,
         without="An error while one message is handled loses a task that waits for its rate limit.",
         promise=Promise.AT_LEAST_ONCE,
+    ),
+    Replace(
+        target="celery.worker.consumer:Consumer.create_task_handler",
+        by=settling.settle_at_once,
+        without="An error in a callback of the event loop drops the acknowledgements that wait for "
+        "the same turn: their messages stay leased until the worker ends.",
+        promise=Promise.AT_LEAST_ONCE,
+        upstream="kombu: have `Hub` keep the other callbacks of a turn when one raises an error.",
     ),
     *(
         Replace(

@@ -150,7 +150,10 @@ def test_a_task_whose_process_was_lost_and_that_does_not_come_back(
     assert scene.attempts("a") == [0]
 
 
-_ON_REDIS = ("killed its process 3 times", "its worker died 2 times, the last time with nothing")
+_ON_REDIS = (
+    "killed its process 3 times",
+    "its worker died 2 times, the last time with no other message",
+)
 #: The reason of a message that killed too many children or workers.
 KILLED = {
     "redis": _ON_REDIS,

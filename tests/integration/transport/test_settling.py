@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import select
+import threading
 from base64 import b64decode
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext, suppress
+from functools import partial
 from typing import Any
 
 import pytest
@@ -164,3 +166,60 @@ def test_leased_messages_go_back_where_kombu_cannot_put_back_those_that_it_keeps
 
     assert refused.fired.is_set() == is_refused
     assert delayq_redis.client.llen("q") == 1
+
+
+def test_a_message_is_settled_when_its_handler_has_returned_and_at_once_by_other_threads(
+    delayq_redis: RedisUnderTest,
+) -> None:
+    """A solo worker runs the task in the handler: a task whose worker is killed comes back."""
+    waiting: dict[str, int] = {}
+
+    def handle(message: Any) -> None:
+        settling = partial(channel.hand_out.settle_soon, message.ack)
+        if message.payload == "0":
+            settling()
+        else:
+            thread = threading.Thread(target=settling)
+            thread.start()
+            thread.join()
+        waiting[f"in handler {message.payload}"] = len(held(delayq_redis.client))
+
+    with Connection(delayq_redis.server.url_for("delayq+redis")) as connection:
+        channel: Any = connection.channel()
+        publish(connection, "q", 2)
+        Consumer(channel, [Queue("q")], on_message=handle).consume()
+        for number in range(2):
+            connection.drain_events(timeout=TIMEOUT)
+            waiting[f"after handler {number}"] = len(held(delayq_redis.client))
+
+    assert waiting == {
+        "in handler 0": 1,
+        "after handler 0": 0,
+        "in handler 1": 0,
+        "after handler 1": 0,
+    }
+
+
+def test_an_error_in_settling_is_logged_and_keeps_nothing_else(
+    delayq_redis: RedisUnderTest, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In threads Celery settles before it runs the task, which would never run."""
+
+    def fail() -> None:
+        raise RuntimeError("no more threads")
+
+    def handle(message: Any) -> None:
+        for method in (fail, message.ack):
+            channel.hand_out.settle_soon(method)
+
+    with Connection(delayq_redis.server.url_for("delayq+redis")) as connection:
+        channel: Any = connection.channel()
+        publish(connection, "q", 1)
+        Consumer(channel, [Queue("q")], on_message=handle).consume()
+        connection.drain_events(timeout=TIMEOUT)
+        channel.hand_out.settle_soon(fail)
+
+        assert not held(delayq_redis.client)
+    assert [record.message for record in caplog.records if record.exc_info] == [
+        "A message could not be acknowledged or rejected"
+    ] * 2

@@ -175,7 +175,7 @@ def test_a_message_that_is_done_in_another_thread_wakes_the_shard_that_waits_for
             )
             push(app, LOST, "a", "b")
             wait_until(lambda: come(2), TIMEOUT, "the second")
-            done = threading.Timer(0.3, came[0].ack)
+            done = threading.Timer(0.3, channel.part_of(OTHER).hand_out.settle_soon, [came[0].ack])
             done.start()
 
             connection.drain_events(timeout=TIMEOUT)
