@@ -68,11 +68,16 @@ class Ran:
 
 
 class CommandLine:
-    """Runs commands without a terminal, so that no command can ask questions."""
+    """Runs commands without a terminal, so that no command can ask questions.
 
-    def __init__(self, app: Celery, zone: str = "UTC") -> None:
+    Checks all times in what a command prints, unless foreign messages, which may contain any text,
+    are among it.
+    """
+
+    def __init__(self, app: Celery, zone: str = "UTC", *, shows_foreign: bool = False) -> None:
         self.app = app
         self.zone = zone
+        self._shows_foreign = shows_foreign
 
     def __call__(self, *args: str, columns: int = 80) -> Ran:
         # Before click 8.2, the runner mixes both streams by default.
@@ -88,7 +93,8 @@ class CommandLine:
         if result.exception is not None and not isinstance(result.exception, SystemExit):
             raise result.exception
         passwords.check(f"delayq {' '.join(args)}", f"{result.stdout}\n{result.stderr}")
-        if columns >= 80 and not {"--json", "--help", "-"} & {*args}:
+        has_other_times = self._shows_foreign or {"--json", "--help", "-"} & {*args}
+        if columns >= 80 and not has_other_times:
             times_in(result.stdout)
         return Ran(result.exit_code, result.stdout, result.stderr)
 

@@ -91,7 +91,7 @@ class Foreign(AppScene):
             json.dumps(each.as_dict())
             assert repr(each)
         assert self.delayq.count_dead() == len(dead_letters)
-        command = CommandLine(self.app)
+        command = CommandLine(self.app, shows_foreign=True)
         for name in self.commands:
             for form in ([], ["--json"]):
                 ran = command(*name.split(), *form)

@@ -128,7 +128,7 @@ def test_each_key(desk: Desk, redis: Redis, make_app: MakeApp, pool: str, harm: 
     desk.wait_finished(desk.send(2, countdown=0.1))
     app = make_app()
     DelayQ.of(app).periodic.add("tick", 3600, "t")
-    command, failed = CommandLine(app), dict[str, str]()
+    command, failed = CommandLine(app, shows_foreign=True), dict[str, str]()
 
     for name, key in KEYS.items():
         kept = redis.dump(key)
