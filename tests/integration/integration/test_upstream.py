@@ -38,7 +38,7 @@ BY_DESIGN = {
     ),
 }
 
-pytestmark = [pytest.mark.nightly, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.full, pytest.mark.timeout(1800)]
 
 
 def unpacked(package: str) -> Path:
