@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 from kombu import Exchange, Queue
 
 from celery_delayq.errors import NotSupported
-from celery_delayq.periodic.state import Periodic
+from celery_delayq.periodic.places import entries_of
+from celery_delayq.periodic.state import Periodic, UnreadableEntry
+from celery_delayq.store.periodic import EntryWrite
 from celery_delayq.testing import wait_until
 from tests.integration.transport.cluster.conftest import ClusterScene
 from tests.support import TIMEOUT
@@ -50,6 +53,24 @@ def test_an_entry_follows_the_route_of_its_task(scene: ClusterScene) -> None:
     assert set(scene.runs("queue")) == {after.queue}
     assert scene.delayq.periodic.remove("e")
     assert scene.delayq.periodic.get("e") is None
+
+
+def test_an_entry_that_this_process_cannot_read_is_paused(scene: ClusterScene) -> None:
+    queue = scene.shard(3).queue
+    scene.delayq.periodic.add("tides", 3600, "plain", (["done"],), queue=queue)
+    entries = entries_of(scene.app, scene.delayq.session.stores)
+
+    def forget_class(record: str | None) -> EntryWrite:
+        state, _, text = (record or "").partition("\n")
+        data = {**json.loads(text), "schedule": {"class": "harbours:tides", "args": []}}
+        return EntryWrite("tides", state, f"{state}\n{json.dumps(data)}")
+
+    entries.edit("tides", forget_class)
+
+    paused = scene.delayq.periodic.pause("tides")
+
+    assert isinstance(paused, UnreadableEntry)
+    assert [each.paused for each in scene.delayq.periodic.unreadable()] == [True]
 
 
 def test_an_entry_of_queues_of_several_tags_is_refused(scene: ClusterScene) -> None:
