@@ -19,7 +19,7 @@ from celery_delayq.model.task_options import check_own
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.leases import place_of
 from celery_delayq.store.paging import listed_pages
-from celery_delayq.store.repair import CALL_MEMBERS, Release
+from celery_delayq.store.repair import CALL_MEMBERS, StockMessage
 from celery_delayq.store.repair_tracking import Tracked, cancelled_in
 from celery_delayq.store.scan import PAGE_MESSAGES
 from celery_delayq.store.schedule import Store, layouts
@@ -248,7 +248,8 @@ class _ReturnToStock:
                 try:
                     if record is None:
                         raise RecordError("no record")
-                    some.append(Release(name, score, record, _stock_message(record, score, now)))
+                    message = _stock_message(record, score, now)
+                    some.append(StockMessage(name, score, record, message))
                 except (RecordError, ValueError, LookupError, TypeError, AttributeError):
                     unreadable.add(name)
                     moved.unmovable += 1

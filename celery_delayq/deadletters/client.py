@@ -491,17 +491,17 @@ class DeadLetters:
             while more:
                 place = (layout, first, last, after, uuid4().hex)
                 found, remaining = self._ask(partial(_replay_page_in_place, queue, place))
-                if found.done:
-                    bulk.outcomes[Outcome.DONE] += found.done
+                if found.number:
+                    bulk.outcomes[Outcome.DONE] += found.number
                     if progress is not None:
                         progress(bulk)
                 for record in remaining:
                     yield DeadLetter.of(queue, record)
-                if found.last != first:
+                if found.last_died != first:
                     after = b""
-                for id, died in found.left:
-                    after = id if died == found.last else after
-                first, more = found.last, found.more
+                for id, died in found.unread:
+                    after = id if died == found.last_died else after
+                first, more = found.last_died, found.has_more
 
 
 def due_of(eta: datetime | str | None, countdown: float | None) -> Due:
@@ -539,7 +539,7 @@ def _replay_page_in_place(
     """Replay a page in one call; return its result, and the dead letters that it did not replay."""
     dead_letters = stores.of(queue).dead_letters
     found = dead_letters.replay_in_place(queue, *place)
-    return found, dead_letters.read(queue, [id for id, _ in found.left]) if found.left else []
+    return found, dead_letters.read(queue, [id for id, _ in found.unread]) if found.unread else []
 
 
 def counted(found: Iterable[T], progress: Progress | None, total: int | None) -> Iterator[T]:

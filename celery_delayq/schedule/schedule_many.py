@@ -28,9 +28,9 @@ from celery_delayq.schedule.items import (
 )
 from celery_delayq.schedule.message_factory import MessageFactory, send_call
 from celery_delayq.schedule.message_template import Job, Routed
-from celery_delayq.store.scripting.calls import Puts
+from celery_delayq.store.scripting.calls import EntriesCall
 from celery_delayq.store.scripting.pipelining import LOST_CONNECTION_ERRORS, EntryPipeline
-from celery_delayq.store.scripting.replies import Puts as Reply
+from celery_delayq.store.scripting.replies import EntriesReply
 from celery_delayq.store.session import Session
 from celery_delayq.transport.amqp import messages
 
@@ -241,7 +241,7 @@ class ManyRun(ManyCall):
                 pipeline.send()
         pipeline.flush()
 
-    def _count_reply(self, call: Puts, indexes: list[int], reply: Reply) -> None:
+    def _count_reply(self, call: EntriesCall, indexes: list[int], reply: EntriesReply) -> None:
         """Count the outcomes of the entries of one script call."""
         counts = self._report.counts
         for index, id, put in zip(indexes, call.ids, reply.puts, strict=True):

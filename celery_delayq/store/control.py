@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from itertools import chain, islice
+from itertools import chain
 from typing import Any, cast
 from uuid import uuid4
 
@@ -30,7 +30,7 @@ from celery_delayq.model.lookup import (
 )
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.scan import ScanStore, Stretch, answered
-from celery_delayq.store.scripting.calls import Call, Steps
+from celery_delayq.store.scripting.calls import Steps, due_argument
 from celery_delayq.store.scripting.runner import ScriptRunner, StorePart, ran
 from celery_delayq.utils import foreign
 from celery_delayq.utils.portions import batches
@@ -68,16 +68,17 @@ class ControlStore(StorePart):
         """Return a code of ``schedule/exists.lua`` for each id and message id: whether the message
         exists.
         """
-        keys = [*self._keys.queue(queue).state]
-        messages, codes = iter(messages), []
-        part: list[tuple[str, str]] = []
-        while part := part or [*islice(messages, EXISTS_BATCH)]:
-            # Joined: packing many arguments takes longer than the whole script.
-            ids = "".join([f"{entry_id(id)}\0" for id, _ in part])
-            message_ids = "".join([f"{message_id}\0" for _, message_id in part])
-            codes.append(self._run("schedule/exists", keys, [ids, message_ids]).decode())
-            part = part[len(codes[-1]) :]
-        return "".join(codes)
+        codes = ""
+        for part in batches(messages, EXISTS_BATCH):
+            # A call answers for fewer messages than asked if it has much to read.
+            while part:
+                # Joined: packing many arguments takes longer than the whole script.
+                ids = "".join([f"{entry_id(id)}\0" for id, _ in part])
+                message_ids = "".join([f"{message_id}\0" for _, message_id in part])
+                answered_codes = self._run("schedule/exists", queue, [ids, message_ids]).decode()
+                codes += answered_codes
+                part = part[len(answered_codes) :]
+        return codes
 
     def queues_with_steps(self, queues: Sequence[str], ids: Sequence[str]) -> Steps[list[str]]:
         """Return the queues of *queues* that may have messages with one of *ids*."""
@@ -85,9 +86,9 @@ class ControlStore(StorePart):
         found: set[str] = set()
         for some in batches(names, ID_BATCH):
             parts = [*batches(queues, max(1, MAX_CALL_KEYS // (4 * len(some))))]
+            keys = ([*chain.from_iterable(map(self._by_id, part))] for part in parts)
             calls = [
-                Call("control/queues_with", [*chain.from_iterable(map(self._by_id, part))], some)
-                for part in parts
+                self._new_call("control/queues_with", None, some, keys_by_id=its) for its in keys
             ]
             for part, places in zip(parts, answered((yield calls)), strict=True):
                 found.update(part[place - 1] for place in places)
@@ -100,12 +101,11 @@ class ControlStore(StorePart):
 
     def find_steps(self, queue: str, ids: Sequence[str]) -> Steps[list[Location]]:
         """Return the places of all messages of a queue with one of *ids*."""
-        keys = [*self._keys.queue(queue).state]
         places: list[Location] = []
         number, start = 0, _FIRST_MESSAGE
         while number < len(ids):
             args = [ID_BATCH, start, *map(_target, ids[number : number + ID_BATCH])]
-            done, start, *found = yield Call("control/find", keys, args)
+            done, start, *found = yield self._new_call("control/find", queue, args)
             places += [Location.read(*each) for each in found]
             number += done
         return places
@@ -202,10 +202,10 @@ class ControlStore(StorePart):
         if_due : int | Sequence[int | None] | None
             Only entries with this due time (ms): one for all, or one for each.
         """
-        key = self._keys.queue(queue)
-        keys = [key.quarantined, *self._keys.ready_lists(queue, layout)]
-        args = [ready]
-        return self._in_parts("control/cancel", queue, token, keys, args, _each(ids, if_due))
+        quarantined = self._keys.queue(queue).quarantined
+        lists = [quarantined, *self._keys.ready_lists(queue, layout)]
+        items = _each(ids, if_due)
+        return self._in_parts("control/cancel", queue, token, [ready], items, ready_lists=lists)
 
     cancel = ran(cancel_steps)
 
@@ -213,13 +213,8 @@ class ControlStore(StorePart):
         self, queue: str, moves: Sequence[tuple[str, Due, int | None]], token: str | None = None
     ) -> Steps[list[StatusCode]]:
         """Move entries: id, new due time, and required due time (ms) or None, of each."""
-        # An elapsed countdown is due at once.
-        items = [
-            (id, due.ms if not due.relative else f"+{due.ms}" if due.ms > 0 else 0, if_due)
-            for id, due, if_due in moves
-        ]
-        keys = [*self._keys.queue(queue).moves]
-        return self._in_parts("control/reschedule", queue, token, keys, [self._keys.wake], items)
+        items = [(id, due_argument(due), if_due) for id, due, if_due in moves]
+        return self._in_parts("control/reschedule", queue, token, [self._keys.wake], items)
 
     reschedule = ran(reschedule_steps)
 
@@ -233,11 +228,9 @@ class ControlStore(StorePart):
         token: str | None = None,
     ) -> Steps[list[StatusCode]]:
         """Make entries ready at once, to run next. The last one of *ids* runs first."""
-        key = self._keys.queue(queue)
-        keys = [*key.moves, key.wake, self._keys.control]
-        keys += self._keys.ready_lists(queue, layout)
         args = [self._keys.wake, len(layout.steps), *layout.steps]
-        return self._in_parts("control/run_now", queue, token, keys, args, _each(ids, if_due))
+        items = _each(ids, if_due)
+        return self._in_parts("control/run_now", queue, token, args, items, layout=layout)
 
     run_now = ran(run_now_steps)
 
@@ -246,24 +239,24 @@ class ControlStore(StorePart):
         name: str,
         queue: str,
         token: str | None,
-        keys: list[str],
         args: list[Any],
         items: Sequence[tuple[Any, ...]],
+        **keys: Any,
     ) -> Steps[list[StatusCode]]:
         """Call a script for all *items*, in parts. Each item is an id and its arguments."""
-        key = self._keys.queue(queue)
         token = token or uuid4().hex
         codes: list[StatusCode] = []
         number, calls, start = 0, 0, _FIRST_MESSAGE
         while number < len(items):
-            some = items[number : number + ID_BATCH]
-            flat = [x for id, *rest in some for x in (_target(id), *map(_optional, rest))]
-            its_keys = [*key.state, self._keys.next_due, key.answer(f"{token}-{calls}"), *keys]
-            its_args = [queue, ID_BATCH, start, *args, *flat]
-            found, _, more = (yield Call(name, its_keys, its_args)).partition(b"\n")
-            told = cast("list[StatusCode]", list(found.decode()))
-            # The first code may be for further messages of the former call's last id.
-            codes[number:] = [worst_code([*codes[number:], told[0]]), *told[1:]]
+            batch = items[number : number + ID_BATCH]
+            flat = [x for id, *rest in batch for x in (_target(id), *map(_optional, rest))]
+            call_args = [queue, ID_BATCH, start, *args, *flat]
+            reply = yield self._new_call(name, queue, call_args, answer=f"{token}-{calls}", **keys)
+            found, _, more = reply.partition(b"\n")
+            first, *others = cast("list[StatusCode]", list(found.decode()))
+            if number < len(codes):  # further messages of the id with which the last call ended
+                first = worst_code([codes.pop(), first])
+            codes += first, *others
             number, start = len(codes) - bool(more), more or _FIRST_MESSAGE
             calls += 1
         return codes
@@ -275,7 +268,7 @@ class ControlStore(StorePart):
         retries for *seconds*.
         """
         args = [what, most, seconds]
-        return bool(self._run("leases/use_retry_budget", [self._keys.budget(budget)], args))
+        return bool(self._run("leases/use_retry_budget", None, args, budget=budget))
 
     def pause(
         self,
@@ -293,10 +286,10 @@ class ControlStore(StorePart):
         """
         field = f"q{queue}" if queue is not None else f"t{task_field(task or '')}"
         names = list(queues)
-        keys = [self._keys.control, self._keys.next_due, self._keys.answer(token or uuid4().hex)]
-        keys += [self._keys.queue(name).due for name in names]
+        dues = [self._keys.queue(name).due for name in names]
         args = [field, "0" if resume else "1", self._keys.wake, *names]
-        return bool(int(self._run("control/pause", keys, args)))
+        token = token or uuid4().hex
+        return bool(int(self._run("control/pause", None, args, answer=token, due_of_queues=dues)))
 
     def revoke(
         self,
@@ -315,8 +308,7 @@ class ControlStore(StorePart):
 
     def remember_revoked(self, seconds: float, members: Iterable[bytes]) -> int:
         """Add members to the set of revokes. Return the number of members of the set."""
-        keys = [self._keys.control, self._keys.revoked]
-        return int(self._run("control/revoke", keys, [int(seconds * 1000), *members]))
+        return int(self._run("control/revoke", None, [int(seconds * 1000), *members]))
 
     def not_revoked(self, ids: Sequence[str], stamps: Mapping[str, Any] | None = None) -> list[str]:
         """Return the ids, and the stamps in JSON, that are not remembered as revoked."""

@@ -17,7 +17,7 @@ from celery_delayq.model.lookup import StatusCode, to_bytes, to_text
 from celery_delayq.model.totals import kind_of
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.scan import ScanStore
-from celery_delayq.store.scripting.calls import Call, Command, Puts, Steps
+from celery_delayq.store.scripting.calls import Call, Command, EntriesCall, Steps
 from celery_delayq.store.scripting.pipelining import Ask, PipelinedCalls
 from celery_delayq.store.scripting.replies import cut, in_threes
 from celery_delayq.store.scripting.runner import StorePart, ran
@@ -47,20 +47,20 @@ class ReplayedInPlace(NamedTuple):
 
     Attributes
     ----------
-    done : int
+    number : int
         Number of dead letters that are ready again.
-    left : list[tuple[bytes, float]]
+    unread : list[tuple[bytes, float]]
         Id and time of death (ms) of dead letters whose messages must be read.
-    last : float
+    last_died : float
         Time of death (ms) of the last dead letter that was looked at.
-    more : bool
+    has_more : bool
         Whether there are more dead letters.
     """
 
-    done: int
-    left: list[tuple[bytes, float]]
-    last: float
-    more: bool
+    number: int
+    unread: list[tuple[bytes, float]]
+    last_died: float
+    has_more: bool
 
 
 def read_codes(reply: bytes) -> list[StatusCode]:
@@ -73,11 +73,9 @@ class DeadLetterStore(StorePart):
 
     def add(self, queue: str, id: str, reason: str, message: bytes, details: bytes = b"") -> None:
         """Add a dead letter for a message that is not in Redis."""
-        key = self._keys.queue(queue)
         layout = self._runner.layout_of(queue).text
         args = [dead_letter_text(id), dead_letter_text(reason), message, queue, layout]
-        keys = [key.dead, key.dead_at, self._keys.queues, key.totals]
-        self._run("deadletters/add", keys, [*args, details, kind_of(reason)])
+        self._run("deadletters/add", queue, [*args, details, kind_of(reason)])
 
     def all(
         self,
@@ -125,7 +123,7 @@ class DeadLetterStore(StorePart):
         replies: deque[Any] = deque()
 
         def send() -> None:
-            call = self.page_call(queue, low, high, page, after)
+            call = self._new_call("deadletters/page", queue, [low, high, page, after])
             if line is None:
                 replies.append(ask(lambda runners: runners.of(queue).run(call)))
             else:
@@ -146,23 +144,6 @@ class DeadLetterStore(StorePart):
                     yield found
                 if more == b"1" and line is None:
                     send()
-
-    def page_call(
-        self,
-        queue: str,
-        low: float | str,
-        high: float | str,
-        page: int,
-        after: bytes,
-    ) -> Call:
-        """Return the call that reads one of the :meth:`pages`.
-
-        The page has dead letters that died between *low* and *high* (ms). The one with the id
-        *after*, which died at *low*, was the last of the former page.
-        """
-        key = self._keys.queue(queue)
-        args = [low, high, page, after]
-        return Call("deadletters/page", [key.dead, key.dead_at], args)
 
     def read_steps(self, queue: str, ids: Sequence[bytes]) -> Steps[list[DeadLetterRecord]]:
         """Return the existing dead letters of *ids*."""
@@ -217,7 +198,7 @@ class DeadLetterStore(StorePart):
 
     def replay_call(
         self, queue: str, to: str, layout: Layout, dead_letters: Sequence[Replay], token: str
-    ) -> Call:
+    ) -> EntriesCall:
         """Return the call that turns dead letters, at most about a hundred, into entries of *to*.
 
         The reply has a :data:`~celery_delayq.model.lookup.StatusCode` for each dead letter. For a
@@ -228,16 +209,9 @@ class DeadLetterStore(StorePart):
         layout : Layout
             The layout of the queue *to*.
         """
-        key, dead = self._keys.queue(to), self._keys.queue(queue)
-        lists = (key.quarantined, *self._keys.ready_lists(to, layout))
-        call = Puts(
-            "deadletters/replay",
-            [*key.state, self._keys.next_due, self._keys.queues, key.wake, dead.dead, dead.dead_at],
-            [to, layout.text, self._keys.wake],
-            lambda step: self._keys.ready(to, step, layout),
-            lists=lists,
-        )
-        call.keys.append(key.answer(token))
+        key = self._keys.queue(queue)
+        keys = {"dead": key.dead, "dead_at": key.dead_at, "answer": token}
+        call = self._runner.entries_call("deadletters/replay", to, layout=layout, **keys)
         for id, died_ms, entry in dead_letters:
             call.args += to_bytes(id), died_ms
             call.add(entry)
@@ -266,26 +240,25 @@ class DeadLetterStore(StorePart):
             The call begins after the dead letter with this id that died at *died_from*; ``b""``
             for none.
         """
-        key, lists = self._keys.queue(queue), self._keys.ready_lists(queue, layout)
-        keys = [key.wake, key.dead, key.dead_at, key.answer(token), key.totals, *lists]
         args = [died_from, died_to, limit, token, after, *layout.steps]
-        reply = self._run("deadletters/replay_in_place", keys, args)
+        reply = self._run("deadletters/replay_in_place", queue, args, layout=layout, answer=token)
         head, _, ids = reply.partition(b"\n")
-        more, last, done, *sizes = head.split()
-        left, start = [], 0
-        for size, died in zip(*(iter(sizes),) * 2, strict=True):
-            left.append((ids[start : start + int(size)], float(died)))
-            start += int(size)
-        return ReplayedInPlace(int(done), left, float(last), more == b"1")
+        more, last_died, number, *unread = head.split()
+        names = cut(b" ".join(unread[::2]), ids)
+        return ReplayedInPlace(
+            int(number),
+            [*zip(names, map(float, unread[1::2]), strict=True)],
+            float(last_died),
+            more == b"1",
+        )
 
     def delete_call(self, queue: str, dead_letters: Sequence[tuple[str, int]], token: str) -> Call:
         """Return the call that deletes dead letters, by id and time of death (ms).
 
         *token* as in :meth:`replay_call`.
         """
-        key = self._keys.queue(queue)
         args = [part for id, died_ms in dead_letters for part in (to_bytes(id), died_ms)]
-        return Call("deadletters/delete", [key.dead, key.dead_at, key.answer(token)], args)
+        return self._new_call("deadletters/delete", queue, args, answer=token)
 
     def delete(
         self, queue: str, dead_letters: Sequence[tuple[str, int]], token: str | None = None
@@ -332,10 +305,8 @@ class DeadLetterStore(StorePart):
         most : int
             Most dead letters to keep; 0: no limit.
         """
-        key = self._keys.queue(queue)
-        args = [int(age * 1000), most, limit]
-        old, many = self._run("deadletters/trim", [key.dead, key.dead_at], args)
-        return int(old), int(many)
+        old, many = self._run("deadletters/trim", queue, [int(age * 1000), most, limit])
+        return old, many
 
     def restore(
         self, queue: str, dead_letters: Sequence[tuple[str, int, bytes]], token: str | None = None
@@ -347,12 +318,11 @@ class DeadLetterStore(StorePart):
         """
         if not dead_letters:
             return []
-        key = self._keys.queue(queue)
-        keys = [key.dead, key.dead_at, self._keys.queues, key.answer(token or uuid4().hex)]
         args: list[Any] = [queue, self._runner.layout.text]
         for id, died_ms, data in dead_letters:
             args += to_bytes(id), died_ms, data
-        return read_codes(self._run("deadletters/restore", keys, args))
+        token = token or uuid4().hex
+        return read_codes(self._run("deadletters/restore", queue, args, answer=token))
 
     def take_turn(self, who: str, seconds: float) -> bool:
         """Return whether *who* has the turn to archive, for *seconds*.

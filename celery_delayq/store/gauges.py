@@ -135,7 +135,7 @@ class GaugeStore(StorePart):
 
     def sizes_steps(self, queue: str, layout: Layout) -> Steps[Sizes]:
         """Return the sizes of a queue at one moment."""
-        return Sizes.read((yield _counts_call(self._keys, queue, layout))[0])
+        return Sizes.read((yield self._new_call("schedule/counts", queue, layout=layout))[0])
 
     sizes = ran(sizes_steps)
 
@@ -230,15 +230,8 @@ class GaugeStore(StorePart):
 @lru_cache(maxsize=32)
 def _packed(keys: Keys, layouts: tuple[tuple[str, Layout], ...]) -> bytes:
     """Return the commands that read queues. Cached for each scrape, since packing takes long."""
-    calls = [_counts_call(keys, name, layout) for name, layout in layouts]
+    calls = [Call.of(keys, "schedule/counts", name, layout=layout) for name, layout in layouts]
     return pack(with_sources(calls))
-
-
-def _counts_call(keys: Keys, queue: str, layout: Layout) -> Call:
-    """Return the call that reads sizes and counters of a queue."""
-    key = keys.queue(queue)
-    names = [*key.state, key.dead, key.leases, keys.clock, key.quarantined]
-    return Call("schedule/counts", [*names, *keys.ready_lists(queue, layout)], [])
 
 
 def _totals(text: bytes) -> Totals:

@@ -26,9 +26,8 @@ class HistoryStore(StorePart):
         *number* grows with each call of a worker id; a repeated call has the same number. *most* is
         the approximate number of runs to keep.
         """
-        keys = [self._keys.history, self._keys.worker_id(worker_id)]
         args = [most, number, joined(runs)]
-        return int(self._run("history/add", keys, args))
+        return int(self._run("history/add", None, args, worker_id=worker_id))
 
     def read(self, after: str, upto: str, limit: int) -> list[tuple[str, bytes]]:
         """Return offset and bytes of the first *limit* runs after *after*, up to *upto*."""

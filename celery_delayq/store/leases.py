@@ -196,14 +196,10 @@ class LeaseStore(StorePart):
         reports : bool
             Whether to lease messages that do not run too, since the process reports them.
         """
-        key, shared, layout = self._keys.queue(queue), self._keys, self._runner.layout
-        keys = [*key.state, shared.next_due, key.wake, key.leased(worker_id), key.leases]
-        keys += shared.lease_ends, shared.clock, key.deliveries, key.quarantined
-        keys += key.quarantine_turn, key.request_numbers, shared.control, key.pace
-        keys += key.dead, key.dead_at, *shared.ready_lists(queue, layout)
-        args = [queue, worker_id, _ms(lease), request_number, limit, lists, others, shared.wake]
-        args.append(int(reports))
-        return Call("leases/acquire", keys, [*args, *layout.steps])
+        args = [queue, worker_id, _ms(lease), request_number, limit, lists, others]
+        layout = self._runner.layout
+        args += self._keys.wake, int(reports), *layout.steps
+        return self._new_call("leases/acquire", queue, args, layout=layout, leased=worker_id)
 
     def acquire(
         self,
@@ -224,20 +220,16 @@ class LeaseStore(StorePart):
 
         *runs* has a line for the history by field of each message; ``b""`` for no line.
         """
-        key = self._keys.queue(queue)
-        keys = [*key.state, key.leased(worker_id), key.deliveries, self._keys.history]
         most = self._runner.limits(queue).history
         lines = joined(runs.values()) if most else b""
-        return Call("leases/ack", keys, [most, lines, *runs])
+        return self._new_call("leases/ack", queue, [most, lines, *runs], leased=worker_id)
 
     def extend(self, queue: str, worker_id: str, lease: float) -> int:
         """Extend the lease on a queue to *lease* seconds from now. Return the number of leased
         messages.
         """
-        key = self._keys.queue(queue)
-        keys = [key.leased(worker_id), key.leases, self._keys.lease_ends, self._keys.clock]
         args = [queue, worker_id, _ms(lease)]
-        return int(self._run("leases/extend", keys, args))
+        return int(self._run("leases/extend", queue, args, leased=worker_id))
 
     def leased_fields(self, queue: str, worker_id: str) -> set[str]:
         """Return the fields of all messages leased to a worker id."""
@@ -272,22 +264,20 @@ class LeaseStore(StorePart):
         (requeued, dead-lettered)
             Numbers of messages.
         """
-        key = self._keys.queue(queue)
         layout = layout or self._runner.layout
-        keys = [*key.state, key.leased(worker_id), key.wake, key.deliveries]
-        keys += key.dead, key.dead_at, key.quarantined
-        lists = self._keys.ready_lists(queue, layout)
-        where = "last" if last else "first"
-        args = [where, counted, most, details, to_bytes(worker_id), len(lists), *layout.steps]
-        total = [0, 0]
-        remaining = list(fields)
+        order, steps = "last" if last else "first", layout.steps
+        args = [order, counted, most, details, to_bytes(worker_id), len(steps), *steps]
+        requeued = dead_lettered = 0
+        remaining = [*map(to_bytes, fields)]
         while remaining:
+            # To run next: the last messages first, so that the first one is taken first.
             part = remaining[:REQUEUE_BATCH] if last else remaining[-REQUEUE_BATCH:]
-            call = Call("leases/requeue", [*keys, *lists], [*args, *map(to_bytes, part)])
-            moved, dead_lettered, done = map(int, self._runner.run(call))
-            total = [total[0] + moved, total[1] + dead_lettered]
+            reply = self._run(
+                "leases/requeue", queue, [*args, *part], layout=layout, leased=worker_id
+            )
+            requeued, dead_lettered, done = requeued + reply[0], dead_lettered + reply[1], reply[2]
             remaining = remaining[done:] if last else remaining[: len(remaining) - done]
-        return total[0], total[1]
+        return requeued, dead_lettered
 
     def dead_letter(
         self,
@@ -303,20 +293,17 @@ class LeaseStore(StorePart):
 
         *details* are JSON that people and commands show. *run* is a line for the history.
         """
-        key = self._keys.queue(queue)
-        keys = [*key.state, key.leased(worker_id), key.deliveries]
-        keys += key.dead, key.dead_at, self._keys.queues, self._keys.history
         texts = dead_letter_text(id), dead_letter_text(reason)
         most = self._runner.limits(queue).history
         args = [field, *texts, queue, self._runner.layout.text, details, most, run]
         args.append(kind_of(reason))
-        return bool(self._run("leases/dead_letter", keys, args))
+        return bool(self._run("leases/dead_letter", queue, args, leased=worker_id))
 
     def replace_call(
         self,
         queue: str,
         entry: Entry,
-        held_in: str,
+        message_queue: str,
         worker_id: str,
         field: str,
         *,
@@ -326,18 +313,26 @@ class LeaseStore(StorePart):
     ) -> Call:
         """Return the call that schedules *entry* on *queue* in place of a leased message.
 
-        The message belongs to the queue *held_in*. *head* is its beginning up to its label
+        The message belongs to *message_queue*. *head* is its beginning up to its label
         (:func:`~celery_delayq.model.envelope.head_of`). *run* is a line for the history.
         The reply is ``scheduled``, ``ready``, ``due``, ``gone``, ``duplicate`` or ``superseded``.
+
+        *when_due* is ``push`` for a retry, ``keep`` for a message of a paused task, and ``leave``
+        for a message with an ETA that a stock producer has sent.
         """
-        call = self._runner.puts(queue, alone=True)
-        call.add(entry)
-        key = self._keys.queue(held_in)
-        call.name = "leases/replace"
-        call.keys += key.leased(worker_id), key.deliveries, key.leased_index, self._keys.history
-        call.keys.append(key.totals)
-        call.args += field, when_due, self._runner.limits(held_in).history, run, head
-        return call
+        args = self._runner.entry_args(queue, entry)
+        args += entry.policy, field, when_due, self._runner.limits(message_queue).history, run, head
+        key = self._keys.queue(message_queue)
+        return self._new_call(
+            "leases/replace",
+            queue,
+            args,
+            ready_list=self._keys.ready(queue, entry.priority, self._runner.layout),
+            message_leased=key.leased(worker_id),
+            message_deliveries=key.deliveries,
+            message_leased_index=key.leased_index,
+            message_totals=key.totals,
+        )
 
     def claim(self, worker_id: str, seconds: float) -> bool:
         """Claim a worker id for *seconds*; False if it is in use."""
@@ -394,13 +389,11 @@ class LeaseStore(StorePart):
         If its next process dies too, the message becomes a dead letter. With *most* 0 there is no
         limit. *max_gap* as in :meth:`~celery_delayq.store.schedule.Store.next_queue`.
         """
-        key, shared = self._keys.queue(queue), self._keys
-        keys = [*key.state, key.leased(worker_id), key.leases, shared.lease_ends, shared.clock]
-        keys += key.wake, key.deliveries, key.quarantined, key.dead, key.dead_at
-        keys += key.request_numbers, *shared.ready_lists(queue, layout)
         args = [queue, to_bytes(worker_id), limit, most, _ms(max_gap), *layout.steps]
-        more, requeued, quarantined, dead_lettered = self._run("leases/reclaim_expired", keys, args)
-        return Reclaimed(more == b"1", int(requeued), int(quarantined), int(dead_lettered))
+        more, *numbers = self._run(
+            "leases/reclaim_expired", queue, args, layout=layout, leased=worker_id
+        )
+        return Reclaimed(more == b"1", *numbers)
 
 
 def place_of(field: str) -> tuple[int, ...]:

@@ -12,7 +12,7 @@ from celery_delayq.model.envelope import Entry, Record
 from celery_delayq.model.lookup import to_bytes, to_text
 from celery_delayq.store.dead_letters import DeadLetterStore
 from celery_delayq.store.scan import ScanStore
-from celery_delayq.store.scripting.calls import Puts
+from celery_delayq.store.scripting.calls import EntriesCall
 from celery_delayq.store.scripting.replies import read_time
 from celery_delayq.store.scripting.runner import ScriptRunner, StorePart
 from celery_delayq.utils import foreign
@@ -142,7 +142,6 @@ class PeriodicStore(StorePart):
 
     def __init__(self, runner: ScriptRunner) -> None:
         super().__init__(runner)
-        self._pair = [runner.keys.periodic, runner.keys.periodic_at]
         self._scan = ScanStore(runner)
 
     def claim_due(
@@ -153,8 +152,7 @@ class PeriodicStore(StorePart):
         *corrected* is the former ``set_back``, if :meth:`correct_looks` was called for it.
         """
         args = [limit, leave_ms, corrected, self._keys.periodic_wake, *map(to_bytes, but)]
-        keys = [*self._pair, self._keys.clock]
-        now, following, latest, fleet, *rest = self._run("periodic/claim_due", keys, args)
+        now, following, latest, fleet, *rest = self._run("periodic/claim_due", None, args)
         texts = [to_text(each) for each in rest]
         return Upcoming(
             int(now),
@@ -176,7 +174,7 @@ class PeriodicStore(StorePart):
         """
         for page in portions(self.all(), WRITE_BATCH, lambda entry: len(entry[1])):
             names = [to_bytes(name) for name, _ in page]
-            found = self._runner.client.zmscore(self._pair[1], names)
+            found = self._runner.client.zmscore(self._keys.periodic_at, names)
             looks = cast("list[float | None]", found)
             writings = []
             for (name, record), look in zip(page, looks, strict=True):
@@ -196,7 +194,7 @@ class PeriodicStore(StorePart):
             args: list[Any] = [self._keys.periodic_wake]
             for name, line, record, look in some:
                 args += to_bytes(name), to_bytes(line), to_bytes(record), _ms(look)
-            reply = self._run("periodic/compare_and_set", list(self._pair), args)
+            reply = self._run("periodic/compare_and_set", None, args)
             written += [_WRITE_OUTCOMES[code] for code in reply.decode()]
         return written
 
@@ -236,7 +234,7 @@ class PeriodicStore(StorePart):
             batch = names[start : start + WRITE_BATCH]
             changed = 0
             while batch:
-                found = self._scan.values(self._pair[0], [to_bytes(name) for name in batch])
+                found = self._scan.values(self._keys.periodic, [to_bytes(name) for name in batch])
                 there = [None if data is None else to_text(data) for data in found]
                 check()
                 writings = [edit(name, record) for name, record in zip(batch, there, strict=True)]
@@ -247,17 +245,9 @@ class PeriodicStore(StorePart):
                 batch = [writing.name for writing, became in pairs if became == "changed"]
             yield changed
 
-    def fire_call(self, queue: str, some: Sequence[EntryTicks]) -> Puts:
+    def fire_call(self, queue: str, some: Sequence[EntryTicks]) -> EntriesCall:
         """Return the call that schedules ticks for one queue. A repeated call changes nothing."""
-        keys, layout = self._keys, self._runner.layout
-        key = keys.queue(queue)
-        call = Puts(
-            "periodic/fire",
-            [*key.state, keys.next_due, keys.queues, key.wake, *self._pair, keys.ticks],
-            [queue, layout.text, keys.wake],
-            lambda step: keys.ready(queue, step, layout),
-            lists=(key.quarantined, *keys.ready_lists(queue, layout)),
-        )
+        call = self._runner.entries_call("periodic/fire", queue)
         for ticks in some:
             call.args += ticks.name, ticks.line, ticks.then, _ms(ticks.then_look)
             call.args += ticks.refused, _ms(ticks.refused_look), len(ticks.entries)
@@ -326,17 +316,17 @@ class PeriodicStore(StorePart):
 
     def get(self, name: str) -> str | None:
         """Return the record of an entry; None if it does not exist."""
-        found = cast("bytes | None", self._runner.client.hget(self._pair[0], to_bytes(name)))
+        found = cast("bytes | None", self._runner.client.hget(self._keys.periodic, to_bytes(name)))
         return None if found is None else to_text(found)
 
     def all(self) -> Iterator[tuple[str, str]]:
         """Yield name and record of every entry, unordered; some may come twice (HSCAN)."""
-        for name, record in self._scan.fields(self._pair[0]):
+        for name, record in self._scan.fields(self._keys.periodic):
             yield to_text(name), to_text(record)
 
     def count(self) -> int:
         """Return the number of entries."""
-        return cast(int, self._runner.client.hlen(self._pair[0]))
+        return cast(int, self._runner.client.hlen(self._keys.periodic))
 
     def announce_version(
         self,
@@ -361,8 +351,7 @@ class PeriodicStore(StorePart):
         """
         args: list[Any] = [source, version, _ms(since), alive_ms, to_bytes(before)]
         args += ["", ""] if then is None else [then.mark, json.dumps({**then.definition_hashes})]
-        keys = [self._keys.code_versions]
-        active, mark, own, *others = self._run("periodic/announce_version", keys, args)
+        active, mark, own, *others = self._run("periodic/announce_version", None, args)
         return ActiveVersion(
             to_text(active), to_text(mark), int(own), tuple(sorted(map(to_text, others)))
         )

@@ -48,14 +48,16 @@ class Found(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """The findings of one call. The next calls check the names *left*, and then continue at
-    *cursor*; 0 at the end.
+    """The findings of one call.
+
+    The next call first checks the names *unchecked*, for which this call had no room. Then it
+    continues at *cursor*, which is 0 at the end.
     """
 
     cursor: int
     looked: int
     found: list[Found]
-    left: Sequence[bytes] = ()
+    unchecked: Sequence[bytes] = ()
 
     @classmethod
     def read(cls, reply: Sequence[Any]) -> Batch:
@@ -67,8 +69,8 @@ class Batch(NamedTuple):
         return cls(int(reply[0]), int(reply[1]), found, reply[2])
 
 
-class Release(NamedTuple):
-    """An entry as it was read, and the message that replaces it in a ready list."""
+class StockMessage(NamedTuple):
+    """An entry as it was read, and the message for stock workers that replaces it."""
 
     name: str
     score: float
@@ -83,14 +85,14 @@ class RepairPart(StorePart):
         super().__init__(runner)
         self._scan = ScanStore(runner)
 
-    def _look(self, name: str, keys: Sequence[Any], args: Sequence[Any]) -> Batch:
+    def _look(self, name: str, queue: str | None, args: Sequence[Any], **keys: Any) -> Batch:
         """Check a batch of a key, in several calls if there is much to read."""
-        first = part = Batch.read(self._run(name, [*keys], [*args]))
+        first = part = Batch.read(self._run(name, queue, args, **keys))
         found, looked = first.found, first.looked
-        for _ in first.left:  # each call checks at least one
-            if not part.left:
+        for _ in first.unchecked:  # each call checks at least one name
+            if not part.unchecked:
                 break
-            part = Batch.read(self._run(name, [*keys], [*args, *part.left]))
+            part = Batch.read(self._run(name, queue, [*args, *part.unchecked], **keys))
             found, looked = found + part.found, looked + part.looked
         return Batch(first.cursor, looked, found)
 
@@ -157,18 +159,15 @@ class RepairStore(RepairPart):
         """Check a batch of the index by task. Do this before the records, which may get their due
         times from the index.
         """
-        key = self._keys.queue(queue)
-        keys = [*key.schedule, self._keys.next_due]
-        return self._look("repair/index", keys, [queue, cursor, CALL_MEMBERS, int(repair)])
+        return self._look("repair/index", queue, [queue, cursor, CALL_MEMBERS, int(repair)])
 
     def entries(self, queue: str, cursor: int, *, repair: bool) -> Batch:
         """Check a batch of the records.
 
         A record that is not in the schedule is due at the ETA of its message; without an ETA, now.
         """
-        keys = list(self._keys.queue(queue).state)
         args = [cursor, CALL_MEMBERS, int(repair)]
-        next_cursor, looked, lost, *rest = self._run("repair/entries", keys, args)
+        next_cursor, looked, lost, *rest = self._run("repair/entries", queue, args)
         batch = Batch.read([next_cursor, looked, [], *rest])
         if lost and repair:
             hash_ = self._keys.queue(queue).entries
@@ -181,17 +180,14 @@ class RepairStore(RepairPart):
 
     def schedule(self, queue: str, records: Mapping[bytes, bytes | None]) -> Batch:
         """Put records that are not in the schedule back into it, by the ETAs of their messages."""
-        key = self._keys.queue(queue)
         args: list[Any] = [queue]
         for id, record in records.items():
             args += id, _due_ms(record)
-        return self._look("repair/schedule", [*key.schedule, self._keys.next_due], args)
+        return self._look("repair/schedule", queue, args)
 
     def due(self, queue: str, cursor: int, *, repair: bool) -> Batch:
         """Check a batch of the schedule."""
-        key = self._keys.queue(queue)
-        keys = [key.due, key.entries, self._keys.next_due, key.dead, key.dead_at, key.totals]
-        return self._look("repair/due", keys, [queue, cursor, CALL_MEMBERS, int(repair)])
+        return self._look("repair/due", queue, [queue, cursor, CALL_MEMBERS, int(repair)])
 
     def dead_letters(self, queue: str, cursor: int, *, repair: bool) -> Batch:
         """Check a batch of the dead letters."""
@@ -202,9 +198,8 @@ class RepairStore(RepairPart):
         return self._dead_letters(queue, 2, cursor, repair)
 
     def _dead_letters(self, queue: str, which: int, cursor: int, repair: bool) -> Batch:
-        key = self._keys.queue(queue)
         args = [which, cursor, CALL_MEMBERS, int(repair)]
-        return self._look("repair/dead_letters", [key.dead, key.dead_at], args)
+        return self._look("repair/dead_letters", queue, args)
 
     def periodic_size(self) -> int:
         """Return the number of periodic entries to check; 0 for a key of a wrong type."""
@@ -215,8 +210,7 @@ class RepairStore(RepairPart):
 
     def periodic(self, _: str, cursor: int, *, repair: bool) -> Batch:
         """Check a batch of the periodic entries, which belong to no queue."""
-        keys = [self._keys.periodic, self._keys.periodic_at]
-        return self._look("repair/periodic", keys, [cursor, CALL_MEMBERS, int(repair)])
+        return self._look("repair/periodic", None, [cursor, CALL_MEMBERS, int(repair)])
 
     def leases(self, queue: str, worker_ids: Sequence[str], lease: float, *, repair: bool) -> Batch:
         """Check the leases of some processes on a queue.
@@ -226,30 +220,23 @@ class RepairStore(RepairPart):
         lease : float
             Seconds of the lease that a process without a lease gets.
         """
-        key = self._keys.queue(queue)
-        keys: list[Any] = [key.leases, self._keys.lease_ends, self._keys.clock]
-        keys += [key.leased(worker_id) for worker_id in worker_ids]
+        leased = [*map(self._keys.queue(queue).leased, worker_ids)]
         args = [queue, int(repair), int(lease * 1000), *map(to_bytes, worker_ids)]
-        return self._look("repair/leases", keys, args)
+        return self._look("repair/leases", queue, args, leased_of_workers=leased)
 
     def forget_empty_leases(self, queue: str, worker_ids: Sequence[str]) -> None:
         """Delete the leases of those given processes that have no leased message."""
-        key = self._keys.queue(queue)
-        keys: list[Any] = [key.leases, self._keys.lease_ends, key.request_numbers]
-        keys += [key.leased(worker_id) for worker_id in worker_ids]
-        self._run("leases/forget_empty", keys, [queue, *map(to_bytes, worker_ids)])
+        leased = [*map(self._keys.queue(queue).leased, worker_ids)]
+        args = [queue, *map(to_bytes, worker_ids)]
+        self._run("leases/forget_empty", queue, args, leased_of_workers=leased)
 
     def queue(self, queue: str, layout: Layout, deferred: float, *, repair: bool) -> Batch:
         """Check the entries of a queue in the next-due index and the registry.
 
         The planned look at the queue may be up to *deferred* seconds late.
         """
-        key = self._keys.queue(queue)
-        shared = [self._keys.next_due, self._keys.queues]
-        keys = [*key.schedule, *shared, key.leases, key.quarantined, key.dead]
-        keys += key.paused_due, self._keys.control
         args = [queue, layout.text, int(repair), int(deferred * 1000)]
-        return self._look("repair/queue", keys, args)
+        return self._look("repair/queue", queue, args)
 
     # -- counts of deliveries, after a purge
 
@@ -263,8 +250,7 @@ class RepairStore(RepairPart):
                 there = self._digests(queue, layout)
                 stale = {digest: text for digest, text in stale.items() if digest not in there}
         for pairs in batches(stale.items(), CALL_MEMBERS):
-            args = [*chain.from_iterable(pairs)]
-            self._run("leases/forget_counts", [deliveries], args)
+            self._run("leases/forget_counts", queue, chain.from_iterable(pairs))
 
     def _digests(self, queue: str, layout: Layout) -> set[bytes]:
         """Return the digests of all messages that are ready, quarantined or leased.
@@ -309,7 +295,7 @@ class RepairStore(RepairPart):
         return [*zip(names, scores, records, strict=True)]
 
     def give_back(
-        self, queue: str, layout: Layout, some: Sequence[Release], token: str | None = None
+        self, queue: str, layout: Layout, some: Sequence[StockMessage], token: str | None = None
     ) -> list[StatusCode]:
         """Push messages to the ready lists in place of unchanged entries.
 
@@ -320,16 +306,15 @@ class RepairStore(RepairPart):
             entry that is gone. For a minute, a repeated call with the same *token* changes nothing
             and returns the same.
         """
-        key, lists = self._keys.queue(queue), self._keys.ready_lists(queue, layout)
-        keys = [*key.state, self._keys.next_due, key.wake, key.answer(token or uuid4().hex)]
-        first = len(keys) + 1
-        args: list[Any] = [queue]
+        call = self._new_call(
+            "migration/give_back", queue, [queue], layout=layout, answer=token or uuid4().hex
+        )
+        first = len(call.keys) - len(layout.steps) + 1
         for name, score, record, message in some:
             step = Record.unpack(record).priority
             place = layout.steps.index(step) if step in layout.steps else 0
-            args += to_bytes(name), repr(score), record, message, first + place
-        reply = self._run("migration/give_back", [*keys, *lists], args)
-        return cast("list[StatusCode]", list(reply.decode()))
+            call.args += to_bytes(name), repr(score), record, message, first + place
+        return cast("list[StatusCode]", list(self._runner.run(call).decode()))
 
     def quarantined(self, queue: str) -> int:
         """Return the number of quarantined messages."""
@@ -342,12 +327,9 @@ class RepairStore(RepairPart):
 
         Return the numbers of messages put back and of messages that became dead letters.
         """
-        key = self._keys.queue(queue)
-        keys = [key.quarantined, key.wake, key.dead, key.dead_at, key.totals]
-        lists = self._keys.ready_lists(queue, layout)
         args = [limit, *layout.steps]
-        moved, dead_lettered = self._run("leases/release_quarantined", [*keys, *lists], args)
-        return int(moved), int(dead_lettered)
+        moved, dead_lettered = self._run("leases/release_quarantined", queue, args, layout=layout)
+        return moved, dead_lettered
 
     def lives(self, worker_id: str) -> bool:
         """Return whether a process may still run. Redis forgets it at its end, or when it is silent

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 
 from celery_delayq.model.delivery import split_leased
 from celery_delayq.model.envelope import Label
@@ -101,8 +101,7 @@ class RepairTracking(RepairPart):
         return self._page("repair/tracking", queue, cursor, repair, "running")
 
     def _page(self, script: str, queue: str, cursor: int, repair: bool, *first: str) -> Batch:
-        state = self._keys.queue(queue).state
-        return self._look(script, state, [*first, cursor, CALL_MEMBERS, int(repair)])
+        return self._look(script, queue, [*first, cursor, CALL_MEMBERS, int(repair)])
 
     def totals(
         self, queue: str, layout: Layout, worker_ids: Sequence[str], *, repair: bool
@@ -113,10 +112,9 @@ class RepairTracking(RepairPart):
         leased messages, or if too many messages are leased.
         """
         key, lists = self._keys.queue(queue), self._keys.ready_lists(queue, layout)
-        keys: list[Any] = [key.due, key.totals, key.quarantined, key.leases, *lists]
-        keys += [key.leased(name) for name in worker_ids]
+        leased = [*lists, *map(key.leased, worker_ids)]
         args = [int(repair), MAX_LEASED_MESSAGES, len(lists), *map(to_bytes, worker_ids)]
-        batch = self._look("repair/totals", keys, args)
+        batch = self._look("repair/totals", queue, args, ready_lists_and_leased=leased)
         return None if batch.cursor else batch
 
     # -- the messages
@@ -141,9 +139,8 @@ class RepairTracking(RepairPart):
             The index entries. A cancelled message follows, to remove it from its list; else
             ``b""``.
         """
-        keys = [*self._keys.queue(queue).state, *self._keys.ready_lists(queue, layout)]
         args = [part for tracked, message in some for part in (*tracked, message)]
-        return cast(int, self._run("repair/forget_ready", keys, args))
+        return cast(int, self._run("repair/forget_ready", queue, args, layout=layout))
 
     def is_turning(self, queue: str, ready_list: str) -> bool:
         """Return whether :meth:`drop_cancelled` has begun a list and not finished it."""
@@ -163,19 +160,18 @@ class RepairTracking(RepairPart):
         cancelled : Mapping[bytes, Tracked]
             The index entries by the names of their messages.
         """
-        key = self._keys.queue(queue)
-        keys = [*key.state, ready_list, key.turning(ready_list)]
-        left = self._run("repair/drop_cancelled", keys, ["", 0])
-        while left:
+        keys = {"ready_list": ready_list, "turning": ready_list}
+        unchecked = self._run("repair/drop_cancelled", queue, ["", 0], **keys)
+        while unchecked:
             # One call of the script, which may return less than a batch.
             found = next(
-                self._scan.messages(ready_list, 0, min(left, CALL_MEMBERS), CALL_MEMBERS), []
+                self._scan.messages(ready_list, 0, min(unchecked, CALL_MEMBERS), CALL_MEMBERS), []
             )
-            args: list[object] = [left, len(found) or 1]
+            args: list[object] = [unchecked, len(found) or 1]
             for place, message in enumerate(found, 1):
                 if tracked := cancelled_in(message, cancelled):
                     args += [place, *tracked, message]
-            left = self._run("repair/drop_cancelled", keys, args)
+            unchecked = self._run("repair/drop_cancelled", queue, args, **keys)
 
     def tracked(self, queue: str, index: Index) -> Iterator[Tracked]:
         """Yield all entries of the ready or the leased index (HSCAN)."""
@@ -194,8 +190,7 @@ class RepairTracking(RepairPart):
         A message is gone if no process of *worker_ids* has it and its index entry is as *seen*.
         Return None if there are too many bytes to read.
         """
-        key = self._keys.queue(queue)
-        keys = [*key.state, *(key.leased(name) for name in worker_ids)]
+        leased = [*map(self._keys.queue(queue).leased, worker_ids)]
         args = [int(repair), MAX_READ_BYTES, *chain.from_iterable(seen)]
-        batch = self._look("repair/gone", keys, args)
+        batch = self._look("repair/gone", queue, args, leased_of_workers=leased)
         return None if batch.cursor else batch

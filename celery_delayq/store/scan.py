@@ -203,8 +203,7 @@ class ScanStore(StorePart):
             *(stretch.moved or ("", "", "")),
             *chain.from_iterable(stretch.ranges),
         ]
-        key = self._keys.queue(stretch.queue)
-        return Call("scan/range", [*key.schedule, *key.moves], args)
+        return self._new_call("scan/range", stretch.queue, args)
 
     @staticmethod
     def read_part(reply: Sequence[Any]) -> Part:
@@ -286,14 +285,14 @@ class ScanStore(StorePart):
 
     # -- hashes
 
-    def fields(self, name: str | bytes, page: int = PAGE_FIELDS) -> Iterator[tuple[bytes, bytes]]:
+    def fields(self, name: str | bytes) -> Iterator[tuple[bytes, bytes]]:
         """Yield all fields of a hash with their values, unordered; some may come twice (HSCAN).
 
         Fields that are added or removed meanwhile may be missing.
         """
         cursor = b"0"
         while True:
-            cursor, *reply = self._run("scan/hash_scan", [name], [cursor, page])
+            cursor, *reply = self._run("scan/hash_scan", None, [cursor, PAGE_FIELDS], hash=name)
             found = cut(*reply)
             yield from zip(found[::2], found[1::2], strict=True)
             if cursor == b"0":
@@ -304,7 +303,7 @@ class ScanStore(StorePart):
         found: list[bytes | None] = []
         while len(found) < len(fields):
             page = fields[len(found) : len(found) + PAGE_FIELDS]
-            found += cut(*(yield Call("scan/hash_values", [name], [*page])))
+            found += cut(*(yield self._new_call("scan/hash_values", None, page, hash=name)))
         return found
 
     values = ran(values_steps)

@@ -22,12 +22,12 @@ from celery_delayq.store.periodic import PeriodicStore
 from celery_delayq.store.repair import RepairStore
 from celery_delayq.store.repair_tracking import RepairTracking
 from celery_delayq.store.scan import PAGE_MESSAGES, ScanStore
-from celery_delayq.store.scripting import replies
-from celery_delayq.store.scripting.calls import Call, Puts, Readies, Steps
+from celery_delayq.store.scripting.calls import Call, EntriesCall, ReadyCall, Steps
 from celery_delayq.store.scripting.replies import (
     MAX_TIME_MS,
     READY_LOOKS,
     Adopted,
+    EntriesReply,
     Look,
     Promoted,
     Unacked,
@@ -80,32 +80,31 @@ class Store(ScriptRunner):
         StoreFull
             Redis has no memory left. Nothing was stored.
         """
-        call = self.puts(queue)
+        call = self.schedule_call(queue)
         call.add(entry)
-        now, [put], _ = replies.Puts.read(self.run(call))
+        now, [put], _ = EntriesReply.read(self.run(call))
         due = entry.due.ms + now if entry.due.relative else entry.due.ms
         return put.state, due
 
     def import_call(
         self, queue: str, entries: Iterable[Entry], token: str, *, retry: bool = False
-    ) -> Puts:
-        """Return the call that schedules entries as :meth:`puts` does.
+    ) -> EntriesCall:
+        """Return the call that schedules entries as :meth:`schedule_call` does.
 
         Its reply has the codes of ``replies.STATES``. For a minute, a repeated call with the same
         *token* returns the same reply.
         """
-        call = self.puts(queue, retry=retry)
-        call.name = "schedule/import"
-        call.keys.append(self.keys.queue(queue).answer(token))
+        most = -1 if retry else self.limits(queue).max_scheduled
+        call = self.entries_call("schedule/import", queue, most, answer=token)
         for entry in entries:
             call.add(entry)
         return call
 
-    def ready_call(self, queue: str) -> Readies:
+    def ready_call(self, queue: str) -> ReadyCall:
         """Return an empty call that pushes the added messages to the ready lists."""
-        return Readies(
+        return ReadyCall(
             "schedule/push_ready",
-            [self.keys.queue(queue).wake, self.keys.queue(queue).totals],
+            self.new_call("schedule/push_ready", queue).keys,
             [],
             lambda step: self.keys.ready(queue, step, self.layout),
         )
@@ -130,13 +129,10 @@ class Store(ScriptRunner):
         moves, *dispatcher* goes on duty; ``""`` for no change. The reply names none of the queues
         *skipped* as the next one.
         """
-        key, limits = self.keys.queue(queue), layout.limits
-        keys = [*key.state, self.keys.next_due, key.dead, key.dead_at, key.wake, self.keys.control]
-        keys += key.pace, key.quarantined, self.keys.clock
-        keys += self.keys.ready_lists(queue, layout)
+        limits = layout.limits
         flags = limits.promote_rate, limits.max_ready, int(limits.history > 0), int(note)
         args = [queue, limit, *flags, dispatcher, *layout.steps, *skipped]
-        return Call("dispatch/promote", keys, args)
+        return self.new_call("dispatch/promote", queue, args, layout=layout)
 
     def read_promoted(self, reply: Sequence[Any]) -> Promoted:
         """Read the reply to :meth:`promote_call`."""
@@ -146,11 +142,14 @@ class Store(ScriptRunner):
 
     def take_from_unacked(self, queue: str, entry: Entry, unacked: Unacked) -> Adopted:
         """Move a message from kombu's ``unacked`` to the schedule or, if due, to its ready list."""
-        call = self.puts(queue, alone=True)
-        call.add(entry)
-        call.name = "migration/take_from_unacked"
-        call.keys += unacked.unacked, unacked.unacked_index
-        call.args.append(unacked.tag)
+        call = self.new_call(
+            "migration/take_from_unacked",
+            queue,
+            [*self.entry_args(queue, entry), unacked.tag],
+            ready_list=self.keys.ready(queue, entry.priority, self.layout),
+            unacked=unacked.unacked,
+            unacked_index=unacked.unacked_index,
+        )
         return cast(Adopted, self.run(call).decode())
 
     # -- for dispatchers
@@ -181,10 +180,9 @@ class Store(ScriptRunner):
         skipped : Iterable[str]
             Queues that this dispatcher leaves to others.
         """
-        keys = [self.keys.next_due, self.keys.lease_ends, self.keys.clock, self.keys.queues]
         channel = self.keys.fleet if is_subscribed else ""
         args = [int(max_gap * 1000), dispatcher, channel, int(ready_every * 1000), *skipped]
-        reply = self.run(Call("dispatch/next_queue", keys, args))
+        reply = self.run(self.new_call("dispatch/next_queue", None, args))
         *head, on_duty, fleet, queues, ready = reply[:7]
         look = self._look(head, reply[7:])
         return look._replace(
@@ -224,10 +222,7 @@ class Store(ScriptRunner):
 
     def wake_ready_call(self, queue: str, layout: Layout) -> Call:
         """Return the call of :meth:`wake_ready` for one queue."""
-        key = self.keys.queue(queue)
-        keys = [key.wake, self.keys.control, key.quarantined, key.quarantine_turn]
-        keys += self.keys.ready_lists(queue, layout)
-        return Call("dispatch/wake_ready", keys, [queue])
+        return self.new_call("dispatch/wake_ready", queue, [queue], layout=layout)
 
     def interrupt(self, name: str) -> None:
         """End the wait of an idle consumer."""
@@ -242,12 +237,12 @@ class Store(ScriptRunner):
 
     def resign(self, dispatcher: str) -> None:
         """Leave the duty to the dispatcher that looks next."""
-        self.run(Call("dispatch/resign", [self.keys.clock], [dispatcher]))
+        self.run(self.new_call("dispatch/resign", None, [dispatcher]))
 
     def defer_queue(self, queue: str, seconds: float, skipped: Iterable[str] = ()) -> Look:
         """Put off the look at *queue* for *seconds*. Return the next look, except at *skipped*."""
         args = [queue, int(seconds * 1000), *skipped]
-        return self._look(self.run(Call("dispatch/defer_queue", [self.keys.next_due], args)))
+        return self._look(self.run(self.new_call("dispatch/defer_queue", None, args)))
 
     def register(self, queue: str) -> None:
         """Store the layout of a consumed queue. All dispatchers promote to its lists."""
@@ -277,7 +272,7 @@ class Store(ScriptRunner):
         keys = self.keys
         wanted = dict.fromkeys((keys.next_due, keys.lease_ends), "zset")
         wanted |= dict.fromkeys((keys.queues, keys.clock, keys.control), "hash")
-        deleted = self.run(Call("repair/types", [*wanted], []))
+        deleted = self.run(self.new_call("repair/types", None))
         if not deleted:
             return []
         if queues := dict.fromkeys(self.registry(), 0):
@@ -333,8 +328,7 @@ class Store(ScriptRunner):
 
     def _planned_call(self, *queues: str) -> Call:
         dues = [self.keys.queue(queue).due for queue in queues]
-        keys = [self.keys.next_due, self.keys.control, *dues]
-        return Call("dispatch/planned_looks", keys, [*queues])
+        return self.new_call("dispatch/planned_looks", None, queues, due_of_queues=dues)
 
     # -- reads
 
@@ -357,11 +351,10 @@ class Store(ScriptRunner):
 
     def scheduled_tasks_steps(self, queue: str) -> Steps[dict[str, int]]:
         """Return the number of scheduled entries of a queue, by task."""
-        keys = [self.keys.queue(queue).tasks]
         counts: dict[str, int] = {}
         start: bytes = b"-"
         while start:
-            start, *found = yield Call("scan/tasks", keys, [start, COUNT_TASKS])
+            start, *found = yield self.new_call("scan/tasks", queue, [start, COUNT_TASKS])
             for field, count in zip(found[::2], found[1::2], strict=True):
                 counts[task_name(to_text(field))] = count
         return counts
@@ -398,23 +391,20 @@ class Store(ScriptRunner):
         Quarantined messages count as scheduled. Dead letters stay. With *deleted*, a queue without
         dead letters is removed from the registry too.
         """
-        key = self.keys.queue(queue)
-        shared = [self.keys.next_due, self.keys.queues]
-        keys = [*key.state, *shared, key.wake, key.quarantined, key.deliveries, key.pace, key.dead]
-        keys += key.leases, *self.keys.ready_lists(queue, self.layout)
         args = [queue, "1" if deleted else "0", PURGE_MESSAGES]
-        scheduled, alone, ready, *unowned = map(int, self.run(Call("schedule/purge", keys, args)))
+        call = self.new_call("schedule/purge", queue, args, layout=self.layout)
+        scheduled, quarantined, ready, *unowned = self.run(call)
         if unowned:
             self.forget_unowned(queue)
-        return scheduled + alone, ready
+        return scheduled + quarantined, ready
 
     def forget_unowned(self, queue: str) -> None:
         """Delete unique keys that no message has, and duplicate ids of messages that are gone."""
-        keys = [*self.keys.queue(queue).state]
         for which in ("keys", "names"):
             cursor = None
             while cursor != b"0":
-                cursor = self.run(Call("schedule/forget_unowned", keys, [which, cursor or 0]))
+                args = [which, cursor or 0]
+                cursor = self.run(self.new_call("schedule/forget_unowned", queue, args))
 
     # -- helpers
 

@@ -16,8 +16,8 @@ from celery_delayq.model import publish_outcome
 from celery_delayq.model.envelope import Entry
 from celery_delayq.model.publish_outcome import PublishOutcome
 from celery_delayq.store.schedule import Store
-from celery_delayq.store.scripting.calls import Call, Puts, Readies, pack
-from celery_delayq.store.scripting.replies import Puts as PutsReply
+from celery_delayq.store.scripting.calls import Call, EntriesCall, ReadyCall, pack
+from celery_delayq.store.scripting.replies import EntriesReply
 from celery_delayq.store.scripting.scripts import Script
 
 
@@ -146,7 +146,7 @@ class PublishBatch(Batch):
 
     def add_entry(self, store: Store, queue: str, entry: Entry) -> None:
         """Add an entry for the message being routed."""
-        self._routed.append(_Part(store, store.puts, queue, (entry,)))
+        self._routed.append(_Part(store, store.schedule_call, queue, (entry,)))
 
     def add_ready(self, store: Store, queue: str, step: int, message: bytes) -> None:
         """Add a message without a delay."""
@@ -225,7 +225,7 @@ class _Outbox:
         self.wire = store.wire()
         #: The script call of each outstanding reply; None for another command.
         self.unread: deque[Call | None] = deque()
-        self._calls: list[Puts | Readies] = []
+        self._calls: list[EntriesCall | ReadyCall] = []
         #: The last call of each kind for each queue.
         self._last_calls: dict[tuple[Callable[[str], Any], str], Any] = {}
 
@@ -269,8 +269,8 @@ class _Outbox:
             call = self.unread[0]
             try:
                 reply = self.wire.read()
-                if isinstance(call, Puts):
-                    for outcome in PutsReply.read(reply).outcomes(call):
+                if isinstance(call, EntriesCall):
+                    for outcome in EntriesReply.read(reply).outcomes(call):
                         if outcome.put.other:
                             found.append(outcome)
                         error = publish_outcome.refusal_error(outcome)

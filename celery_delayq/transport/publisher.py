@@ -19,7 +19,7 @@ from celery_delayq.model.task_options import check_own
 from celery_delayq.settings import Settings
 from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting.calls import Call
-from celery_delayq.store.scripting.replies import Puts
+from celery_delayq.store.scripting.replies import EntriesReply
 from celery_delayq.transport.batch import PublishBatch
 from celery_delayq.utils import message_json
 
@@ -71,7 +71,7 @@ class Publisher:
             ready.add(store.layout.step_of(message), message_json.encode(message))
             return Publication(ready, _read_nothing)
         # If Redis refused a retry whose former message is acknowledged, the task would be lost.
-        call = store.puts(queue, retry=bool(message["headers"].get("retries")))
+        call = store.schedule_call(queue, retry=bool(message["headers"].get("retries")))
         call.add(entry)
         task_id = str(message["headers"]["id"])
         return Publication(call, partial(_read_scheduled, queue, task_id, entry.data))
@@ -153,7 +153,7 @@ def _read_nothing(_reply: Any) -> None:
 
 def _read_scheduled(queue: str, task_id: str, record: bytes, reply: Any) -> None:
     """Note the outcome of an entry. Raises the errors of :func:`publish_outcome.note_outcome`."""
-    _, [put], replaced = Puts.read(reply)
+    _, [put], replaced = EntriesReply.read(reply)
     publish_outcome.note_outcome(PublishOutcome(task_id, put, queue, record, replaced.get(0, b"")))
 
 

@@ -64,7 +64,7 @@ def cancel_each(url: str, ids: range, seed: int) -> dict[str, str]:
     dead_letters: dict[str, str] = {}
     for start in range(ids.start, ids.stop, BATCH):
         batch = [(str(n), chance.randint(0, SPREAD)) for n in ids[start - ids.start :][:BATCH]]
-        call = store.puts("q")
+        call = store.schedule_call("q")
         for id, due in batch:
             call.add(entry(id, due, chance.choice(LAYOUT.steps)))
         store.run(call)

@@ -44,15 +44,16 @@ each_script = pytest.mark.parametrize("name", sorted(CALLS))
 
 #: The keys that a header's name stands for, if it is not the name in ``keys.py``.
 NAMES: dict[str, set[str]] = {
-    "leased": {QUEUE.leased("me").decode(), Keys().queue("p").leased("me").decode()},
+    "leased": {QUEUE.leased("me").decode()},
     "leased_of_workers": {QUEUE.leased("me").decode()},
     "dead": {QUEUE.dead, Keys().queue("p").dead},
     "dead_at": {QUEUE.dead_at, Keys().queue("p").dead_at},
     "budget": {Keys().budget("root")},
     "worker_id": {Keys().worker_id("me")},
+    "message_leased": {Keys().queue("p").leased("me").decode()},
+    "message_deliveries": {Keys().queue("p").deliveries},
     "message_leased_index": {Keys().queue("p").leased_index},
     "message_totals": {Keys().queue("p").totals},
-    "deliveries": {QUEUE.deliveries, Keys().queue("p").deliveries},
     "due_of_queues": {QUEUE.due},
     "hash": {QUEUE.dead},
     "list": {LIST},

@@ -16,10 +16,10 @@ from celery_delayq.model.publish_outcome import Put
 from celery_delayq.settings import Limits
 from celery_delayq.store.keys import Keys, Layout
 from celery_delayq.store.leases import AcquireReply, Reclaimed, WhenDue
-from celery_delayq.store.repair import Release
+from celery_delayq.store.repair import StockMessage
 from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting.calls import Call
-from celery_delayq.store.scripting.replies import Promoted, Puts
+from celery_delayq.store.scripting.replies import EntriesReply, Promoted
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.support.keyspace import snapshot
 from tests.support.leases import Retried, ack, replace
@@ -167,10 +167,10 @@ class Bench(Store):
 
     def put(self, *entries: Entry, queue: str = QUEUE) -> list[Put]:
         """Publish in one call; return the outcome of each entry."""
-        call = self.puts(queue)
+        call = self.schedule_call(queue)
         for each in entries:
             call.add(each)
-        return Puts.read(self.run(call)).puts
+        return EntriesReply.read(self.run(call)).puts
 
     def states(self, *entries: Entry) -> list[str]:
         """Publish in one call; return the state of each entry."""
@@ -314,14 +314,14 @@ class Bench(Store):
 
     # -- give back
 
-    def read(self, name: str, message: bytes = b"{}") -> Release:
+    def read(self, name: str, message: bytes = b"{}") -> StockMessage:
         """Return an entry as stored, with the message that replaces it on stock."""
         [(_, score, record)] = self.repair.scheduled(QUEUE, [name])
         assert score is not None
         assert record is not None
-        return Release(name, score, record, message)
+        return StockMessage(name, score, record, message)
 
-    def release(self, *some: Release, token: str | None = None) -> str:
+    def release(self, *some: StockMessage, token: str | None = None) -> str:
         """Give entries back to stock workers, and return the status code of each."""
         return "".join(self.repair.give_back(QUEUE, DEFAULT, some, token))
 

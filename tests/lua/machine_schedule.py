@@ -15,7 +15,7 @@ from celery_delayq.model.lookup import Name
 from celery_delayq.model.publish_outcome import Put
 from celery_delayq.store import control
 from celery_delayq.store.schedule import Store
-from celery_delayq.store.scripting.replies import Puts
+from celery_delayq.store.scripting.replies import EntriesReply
 from tests.lua.bench import FAR, QUEUE, repeating
 from tests.lua.machine import LAYOUT, SKIP, LeaseMachine, ids, limits, steps
 from tests.support.model_tracking import Label
@@ -105,11 +105,11 @@ class ScheduleMachine(LeaseMachine):
 
     def put(self, entries: list[Entry], limit: int = 0, *, retry: bool = False) -> list[Put]:
         """Publish in one call; a policy of an entry is its first character."""
-        call = self.store.puts(QUEUE)
+        call = self.store.schedule_call(QUEUE)
         call.args[3] = limit
         for each in entries:
             call.add(each._replace(policy=each.policy and f"{each.policy} 0 {retry:d}"))
-        found = Puts.read(self.store.run(call)).puts
+        found = EntriesReply.read(self.store.run(call)).puts
         expected = [
             self.model.schedule(
                 each.id, each.due.ms, record_of(each), each.policy, retry=retry, most=limit

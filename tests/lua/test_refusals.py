@@ -15,7 +15,7 @@ from redis.exceptions import ResponseError
 from celery_delayq.errors import StoreFull
 from celery_delayq.model.envelope import Due
 from celery_delayq.model.lookup import EntryCondition, to_text
-from celery_delayq.store.repair import Release
+from celery_delayq.store.repair import StockMessage
 from celery_delayq.store.scripting.replies import Unacked
 from tests.lua.bench import (
     FAR,
@@ -216,7 +216,7 @@ CASES: dict[str, list[Callable[[Bench], object]]] = {
     ],
     "migration/give_back": [
         lambda s: s.put(entry("a", FAR)),
-        lambda s: s.release(Release("a", FAR, entry("a", FAR).data, b"{}")),
+        lambda s: s.release(StockMessage("a", FAR, entry("a", FAR).data, b"{}")),
     ],
 }
 

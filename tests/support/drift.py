@@ -47,7 +47,7 @@ def labelled(
 
 def put(store: Store, *entries: Entry, queue: str = "q") -> None:
     """Publish entries in one call."""
-    call = store.puts(queue)
+    call = store.schedule_call(queue)
     for entry in entries:
         call.add(entry)
     store.run(call)

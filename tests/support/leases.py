@@ -73,10 +73,17 @@ def ack(store: Store, queue: str, worker_id: str, fields: Iterable[str]) -> int:
 
 
 def replace(
-    store: Store, queue: str, entry: Entry, held_in: str, who: str, field: str, *, when_due: WhenDue
+    store: Store,
+    queue: str,
+    entry: Entry,
+    message_queue: str,
+    who: str,
+    field: str,
+    *,
+    when_due: WhenDue,
 ) -> Retried:
-    """Schedule an entry on *queue* in place of a message that is leased from *held_in*."""
-    call = replace_call(store, queue, entry, held_in, who, field, when_due=when_due)
+    """Schedule an entry on *queue* in place of a message that is leased from *message_queue*."""
+    call = replace_call(store, queue, entry, message_queue, who, field, when_due=when_due)
     return cast(Retried, store.run(call).decode())
 
 
@@ -84,7 +91,7 @@ def replace_call(
     store: Store,
     queue: str,
     entry: Entry,
-    held_in: str,
+    message_queue: str,
     who: str,
     field: str,
     *,
@@ -92,8 +99,8 @@ def replace_call(
     run: bytes = b"",
 ) -> Call:
     """Return the call of :func:`replace`, with the head of the message that Redis has."""
-    held = store.client.hget(store.keys.queue(held_in).leased(who), field) or b""
+    held = store.client.hget(store.keys.queue(message_queue).leased(who), field) or b""
     head = head_of(split_leased(held)[1])
     return store.leases.replace_call(
-        queue, entry, held_in, who, field, head=head, when_due=when_due, run=run
+        queue, entry, message_queue, who, field, head=head, when_due=when_due, run=run
     )

@@ -104,6 +104,7 @@ _ALIASES = {
 #: Names of KEYS that differ from those of :mod:`celery_delayq.store.keys`.
 _KEYS = {
     "ready_list": "ready lists",
+    "message_leased": "leased",
     "message_leased_index": "leased_index",
     "message_totals": "totals",
 }

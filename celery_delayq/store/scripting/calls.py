@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
-from celery_delayq.model.envelope import Entry
+from celery_delayq.model.envelope import Due, Entry
+from celery_delayq.store.keys import Keys, Layout
 from celery_delayq.store.scripting.scripts import Script, load
 from celery_delayq.utils.portions import MAX_CALL_BYTES
 
@@ -24,6 +25,43 @@ class Call:
     name: str
     keys: list[Any]
     args: list[Any]
+
+    @classmethod
+    def of(
+        cls,
+        keys: Keys,
+        name: str,
+        queue: str | None,
+        args: Iterable[Any] = (),
+        *,
+        layout: Layout | None = None,
+        **given: Any,
+    ) -> Call:
+        """Return a call with the KEYS that the script's header names.
+
+        Parameters
+        ----------
+        queue : str | None
+            The queue of the keys; None for a script that needs no key of a queue.
+        args : Iterable[Any]
+            ARGV.
+        layout : Layout | None
+            The layout of the key ``ready_lists…``.
+        given : Any
+            By their names in the header: keys that are no attributes of
+            :class:`~celery_delayq.store.keys.QueueKeys` or
+            :class:`~celery_delayq.store.keys.Keys`, or not of this queue. For the name of a method
+            of these classes, such as ``leased``: its argument.
+        """
+        header = _header_keys(name, keys, queue)
+        found = [*header.known]
+        more = given.pop(header.open_name, None)
+        for key, value in given.items():
+            place, method = header.places[key]
+            found[place] = method(value) if method else value
+        if more is None and layout is not None and queue is not None:
+            more = keys.ready_lists(queue, layout)
+        return cls(name, [*found, *(more or ())], [*args])
 
     @property
     def script(self) -> Script:
@@ -56,6 +94,36 @@ class Command:
     def command(self, *, source: bool = False) -> tuple[Any, ...]:  # noqa: ARG002, as for a script
         """Return the name and arguments."""
         return self.args
+
+
+class _HeaderKeys(NamedTuple):
+    """The KEYS that a script's header names.
+
+    Attributes
+    ----------
+    known : list[Any]
+        The keys in their order; None for a key that each call gives.
+    places : dict[str, tuple[int, Callable[[Any], Any] | None]]
+        By name: the index in *known*, and the method that makes the key of a given argument.
+    open_name : str
+        The name that stands for all further keys; "" for none.
+    """
+
+    known: list[Any]
+    places: dict[str, tuple[int, Callable[[Any], Any] | None]]
+    open_name: str
+
+
+@lru_cache(maxsize=4096)
+def _header_keys(script: str, keys: Keys, queue: str | None) -> _HeaderKeys:
+    owners = [keys] if queue is None else [keys.queue(queue), keys]
+    found = _HeaderKeys([], {}, load(script).header.open_key)
+    for place, name in enumerate(load(script).header.keys):
+        value = next((getattr(owner, name) for owner in owners if hasattr(owner, name)), None)
+        if name != f"{found.open_name}…":
+            found.known.append(value if isinstance(value, str) else None)
+            found.places[name] = place, value if callable(value) else None
+    return found
 
 
 #: The calls of one queue, as a generator. Each call may depend on the former reply. The calls of
@@ -130,9 +198,16 @@ class _Growing(Call):
         return number
 
 
+def due_argument(due: Due) -> int | str:
+    """Return a due as an argument of a script. An elapsed countdown is due at once."""
+    if not due.relative:
+        return due.ms
+    return f"+{due.ms}" if due.ms > 0 else 0
+
+
 @dataclass(slots=True)
-class Puts(_Growing):
-    """A call of ``schedule/add.lua`` to which entries are added.
+class EntriesCall(_Growing):
+    """A call of ``schedule/add.lua``, or of a script like this, to which entries are added.
 
     *lists* are all lists of ready messages of the queue. With them the script can check whether any
     message is ready: if none is, a stock worker has taken the message of a unique key, and the key
@@ -143,14 +218,12 @@ class Puts(_Growing):
 
     def add(self, entry: Entry) -> None:
         """Add a message."""
-        id, (due_ms, relative), step, data, policy = entry
-        # An elapsed countdown is due at once.
-        due = due_ms if not relative else f"+{due_ms}" if due_ms > 0 else 0
+        id, due, step, data, policy = entry
         number = self._list(step)
         if policy and self.lists:
             self.keys += [name for name in self.lists if name not in self.keys]
         self.bytes += len(data)
-        self.args += id, due, number, data, policy
+        self.args += id, due_argument(due), number, data, policy
 
     @property
     def queue(self) -> str:
@@ -169,7 +242,7 @@ class Puts(_Growing):
 
 
 @dataclass(slots=True)
-class Readies(_Growing):
+class ReadyCall(_Growing):
     """A call of ``schedule/push_ready.lua`` to which messages are added."""
 
     def add(self, step: int, message: bytes) -> None:

@@ -61,6 +61,11 @@ class Header:
         return self._names("KEYS")
 
     @property
+    def open_key(self) -> str:
+        """The name of the last KEYS that ends with ``…``, without it; "" for none."""
+        return next((key.removesuffix(_MANY) for key in self.keys if key.endswith(_MANY)), "")
+
+    @property
     def args(self) -> list[str]:
         """The names of ARGV; the last one may end with ``…``."""
         return self._names("ARGV")

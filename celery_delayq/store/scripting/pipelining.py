@@ -22,9 +22,9 @@ from redis.exceptions import (
 
 from celery_delayq.errors import StoreFull
 from celery_delayq.model.envelope import Entry
-from celery_delayq.store.scripting.calls import Call, Puts, pack
+from celery_delayq.store.scripting.calls import Call, EntriesCall, pack
 from celery_delayq.store.scripting.errors import unavailable
-from celery_delayq.store.scripting.replies import Puts as Reply
+from celery_delayq.store.scripting.replies import EntriesReply
 from celery_delayq.store.scripting.runner import ScriptRunner
 from celery_delayq.store.scripting.wire import Wire
 
@@ -120,7 +120,7 @@ class PipelinedCalls:
 class Sent(NamedTuple):
     """A script call and, for each of its entries, the index of its item."""
 
-    call: Puts
+    call: EntriesCall
     indexes: list[int]
 
 
@@ -144,7 +144,7 @@ class EntryPipeline:
     def __init__(
         self,
         ask: Ask,
-        on_answer: Callable[[Puts, list[int], Reply], None],
+        on_answer: Callable[[EntriesCall, list[int], EntriesReply], None],
         retry: Mapping[str, Any] | None,
     ) -> None:
         self._ask = ask
@@ -156,7 +156,7 @@ class EntryPipeline:
         self._open: dict[str, Sent] = {}
         self._filling: list[Sent] = []
         self._unread: deque[Sent] = deque()
-        self._answered: deque[tuple[Sent, Reply]] = deque()
+        self._answered: deque[tuple[Sent, EntriesReply]] = deque()
         #: Number of entries that wait to be sent.
         self.buffered = 0
 
@@ -164,7 +164,7 @@ class EntryPipeline:
         """Add an entry of the item *index*."""
         sent = self._open.get(queue)
         if sent is None or sent.call.is_full:
-            sent = self._open[queue] = Sent(self._runners.of(queue).puts(queue), [])
+            sent = self._open[queue] = Sent(self._runners.of(queue).schedule_call(queue), [])
             self._filling.append(sent)
         sent.call.add(entry)
         sent.indexes.append(index)
@@ -237,7 +237,7 @@ class EntryPipeline:
                         raise unavailable(exc) from exc
                     refused.append((self._unread.popleft(), exc))
                 else:
-                    self._answered.append((self._unread.popleft(), Reply.read(reply)))
+                    self._answered.append((self._unread.popleft(), EntriesReply.read(reply)))
         finally:
             self._unread.extendleft(sent for sent, _ in reversed(refused))
         if refused:

@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple, get_args
 
 from celery_delayq.model.lookup import to_text
 from celery_delayq.model.publish_outcome import PublishOutcome, Put, Stored
-from celery_delayq.store.scripting import calls
+from celery_delayq.store.scripting.calls import EntriesCall
 
 Adopted = Literal["scheduled", "ready", "gone"]
 
@@ -31,7 +31,7 @@ STATES: dict[str, Stored] = {
 _PLAIN_REPLIES = {code: Put(state) for code, state in STATES.items() if code.islower()}
 
 
-class Puts(NamedTuple):
+class EntriesReply(NamedTuple):
     """The reply of ``schedule/add.lua``: Redis' clock in ms, and the outcome of each message.
 
     *replaced* has the record of each replaced entry, by the index of the new entry; ``b""`` if the
@@ -43,7 +43,7 @@ class Puts(NamedTuple):
     replaced: dict[int, bytes]
 
     @classmethod
-    def read(cls, reply: Sequence[Any]) -> Puts:
+    def read(cls, reply: Sequence[Any]) -> EntriesReply:
         """Read the reply."""
         now, found, *rest = reply
         codes = found.decode()
@@ -56,7 +56,7 @@ class Puts(NamedTuple):
         places = (place for place, code in enumerate(codes) if code in "SR")
         return cls(int(now), puts, {place: next(others) for place in places})
 
-    def outcomes(self, call: calls.Puts) -> Iterator[PublishOutcome]:
+    def outcomes(self, call: EntriesCall) -> Iterator[PublishOutcome]:
         """Yield the outcome of each message of the call."""
         messages = zip(call.ids, self.puts, call.records, strict=True)
         for place, (id, put, record) in enumerate(messages):

@@ -4,16 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from functools import wraps
+from functools import partial, wraps
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
 from redis import Redis
 from redis.exceptions import NoScriptError
 
 from celery_delayq.errors import BrokerUnavailable, CommandRefused, StoreFull
+from celery_delayq.model.envelope import Entry
 from celery_delayq.settings import Limits
 from celery_delayq.store.keys import Keys, Layout
-from celery_delayq.store.scripting.calls import Call, Command, Puts, Steps, pack
+from celery_delayq.store.scripting.calls import (
+    Call,
+    Command,
+    EntriesCall,
+    Steps,
+    due_argument,
+    pack,
+)
 from celery_delayq.store.scripting.client import Client
 from celery_delayq.store.scripting.errors import ConnectAnew
 from celery_delayq.store.scripting.rounds import Rounds
@@ -64,6 +72,8 @@ class ScriptRunner:
         self.keys = keys
         self.layout = layout
         self.limits = limits
+        #: Returns a call of a script. Parameters of :meth:`Call.of`.
+        self.new_call = partial(Call.of, keys)
 
     def keep_connection(self) -> Wire:
         """Run scripts over one connection from now on. Then only one thread may use this runner."""
@@ -219,25 +229,35 @@ class ScriptRunner:
             raise few_replicas(there, replicas, seconds)
         return reply
 
-    def puts(self, queue: str, *, retry: bool = False, alone: bool = False) -> Puts:
+    def entries_call(
+        self, name: str, queue: str, *args: Any, layout: Layout | None = None, **given: Any
+    ) -> EntriesCall:
+        """Return an empty call of a script that stores the added entries in *queue*.
+
+        ARGV begin with queue, layout and wake-up channel; *args* follow. The other parameters are
+        those of :meth:`Call.of`.
+        """
+        layout, keys = layout or self.layout, self.keys
+        return EntriesCall(
+            name,
+            self.new_call(name, queue, ready_lists=(), **given).keys,
+            [queue, layout.text, keys.wake, *args],
+            lambda step: keys.ready(queue, step, layout),
+            lists=(keys.queue(queue).quarantined, *keys.ready_lists(queue, layout)),
+        )
+
+    def entry_args(self, queue: str, entry: Entry) -> list[Any]:
+        """Return the first arguments of a script that stores one entry in *queue*."""
+        due = due_argument(entry.due)
+        return [queue, self.layout.text, self.keys.wake, entry.id, due, entry.data]
+
+    def schedule_call(self, queue: str, *, retry: bool = False) -> EntriesCall:
         """Return an empty call that schedules the added entries: all or, after an error, none.
 
-        Parameters
-        ----------
-        retry : bool
-            Whether the entries are retries: ``max_scheduled`` does not limit them.
-        alone : bool
-            Whether the caller adds one entry, and then the further keys of another script.
+        *retry* tells whether the entries are retries, which ``max_scheduled`` does not limit.
         """
-        key = self.keys.queue(queue)
         most = -1 if retry else self.limits(queue).max_scheduled
-        return Puts(
-            "schedule/add",
-            [*key.state, self.keys.next_due, self.keys.queues, key.wake],
-            [queue, self.layout.text, self.keys.wake, most],
-            lambda step: self.keys.ready(queue, step, self.layout),
-            lists=() if alone else (key.quarantined, *self.keys.ready_lists(queue, self.layout)),
-        )
+        return self.entries_call("schedule/add", queue, most)
 
     def layout_of(self, queue: str) -> Layout:
         """Return the layout of a queue, with the queue's limits."""
@@ -250,9 +270,10 @@ class StorePart:
     def __init__(self, runner: ScriptRunner) -> None:
         self._runner = runner
         self._keys = runner.keys
+        self._new_call = runner.new_call
 
-    def _run(self, name: str, keys: list[Any], args: list[Any]) -> Any:
-        return self._runner.run(Call(name, keys, args))
+    def _run(self, name: str, queue: str | None, args: Iterable[Any] = (), **given: Any) -> Any:
+        return self._runner.run(self._new_call(name, queue, args, **given))
 
 
 class Part(Generic[P]):

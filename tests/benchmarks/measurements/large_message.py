@@ -53,7 +53,7 @@ def _round(store: Store, costs: Costs) -> None:
     leases, requests = store.leases, iter("123456789")
 
     def add(message_id: str) -> None:
-        call = store.puts(QUEUE)
+        call = store.schedule_call(QUEUE)
         call.add(_entry(message_id, SOON))
         costs.of("add", lambda: store.run(call))
         time.sleep(2 * SOON / 1000)

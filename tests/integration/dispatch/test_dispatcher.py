@@ -157,7 +157,7 @@ def test_twenty_dispatchers_promote_each_entry_once(
     pipe = store.client.pipeline(transaction=False)
     count = 5000
     for n in range(count):
-        call = store.puts(QUEUE)
+        call = store.schedule_call(QUEUE)
         call.add(entry(f"e{n}", 300 + n % 700, relative=True))
         pipe.execute_command("EVAL", call.script.source, len(call.keys), *call.keys, *call.args)
     pipe.execute()

@@ -135,7 +135,7 @@ def test_calls_wait_while_a_slot_moves_and_go_on_at_its_new_master(
 def test_a_killed_master_holds_up_its_own_queues_only(cluster: Cluster, stores: Stores) -> None:
     tag, queue, other = TAGS[0], QUEUES[TAGS[0]], QUEUES[TAGS[11]]
     master = cluster.master_of(slot_of(tag))
-    call = stores.of(queue).puts(queue)
+    call = stores.of(queue).schedule_call(queue)
     call.add(entry("a", 60_000, relative=True))
     stores.of(queue).run_replicated(call, replicas=1, seconds=5.0)
     master.kill()

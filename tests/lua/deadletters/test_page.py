@@ -8,7 +8,7 @@ from tests.lua.dead_letters import seed, stored
 #: One call of each script here, and a reply to it.
 SCRIPT_CALLS: Calls = {
     "deadletters/page": (
-        lambda s: s.run(s.dead_letters.page_call("q", 1, 2, 10, b"id")),
+        lambda s: list(s.dead_letters.pages("q", 1, 2, 10)),
         [b"0", b"2 -1 1", b"id5"],
     ),
 }

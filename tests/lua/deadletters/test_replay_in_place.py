@@ -126,7 +126,7 @@ def replay_in_place(
     found = store.dead_letters.replay_in_place(
         QUEUE, layout, died_from, "+inf", after, token, **options
     )
-    return found.done, [id for id, _ in found.left], found.more
+    return found.number, [id for id, _ in found.unread], found.has_more
 
 
 def numbered(n: int, **tail: Any) -> bytes:

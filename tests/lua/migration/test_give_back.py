@@ -9,7 +9,7 @@ import pytest
 
 from celery_delayq.model.envelope import Due, Record
 from celery_delayq.store.keys import Layout
-from celery_delayq.store.repair import Release
+from celery_delayq.store.repair import StockMessage
 from celery_delayq.store.repair_tracking import Tracked
 from celery_delayq.store.scripting.calls import Call
 from tests.lua.bench import (
@@ -30,7 +30,7 @@ from tests.lua.bench import (
 #: One call of each script here, and a reply to it.
 SCRIPT_CALLS: Calls = {
     "migration/give_back": (
-        lambda s: s.repair.give_back("q", Layout(), [Release("id", 5.0, DATA, b"{}")]),
+        lambda s: s.repair.give_back("q", Layout(), [StockMessage("id", 5.0, DATA, b"{}")]),
         b"d",
     ),
     "repair/forget_ready": (

@@ -122,7 +122,7 @@ def test_one_call_takes_many_messages(store: Bench) -> None:
     entries.insert(3, entry("past", 5, priority=9))
     entries.insert(7, entries[0])
 
-    call = store.puts(QUEUE)
+    call = store.schedule_call(QUEUE)
     for each in entries:
         call.add(each)
     now, states = store.run(call)

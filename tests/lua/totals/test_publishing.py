@@ -30,7 +30,7 @@ def test_what_is_to_run_at_once_is_accepted_each_time(store: Bench, new: Countin
 
 
 def test_what_a_full_queue_refuses_is_not_accepted(store: Bench, new: Counting) -> None:
-    call = store.puts(QUEUE)
+    call = store.schedule_call(QUEUE)
     call.args[3] = 1
     call.add(labelled("a"))
     call.add(labelled("b"))
@@ -70,7 +70,7 @@ def test_a_ready_one_is_replaced_when_it_is_dropped(store: Bench, new: Counting)
 def test_a_retry_whose_message_was_acknowledged_before_is_retried_and_accepted(
     twice: Bench, new: Counting
 ) -> None:
-    call = twice.puts(QUEUE, retry=True)
+    call = twice.schedule_call(QUEUE, retry=True)
     call.add(labelled("a"))
     twice.run(call)
 

@@ -5,15 +5,15 @@
 -- value.
 --
 -- KEYS     due  entries  tasks  paused_due  unique  duplicate_ids  ready_index  leased_index
---          totals  next_due  queues  wake  ready_list  leased  deliveries
---          message_leased_index: leased_index of the queue of the leased message
+--          totals  next_due  queues  wake  ready_list
+--          message_leased: leased of the process, for the queue of the leased message
+--          message_deliveries: deliveries of that queue
+--          message_leased_index: leased_index of that queue
 --          history
 --          message_totals: totals of that queue
 -- ARGV     queue  layout  wake_channel
---          no_limit: not read
 --          id
 --          due_text: due (ms, with '+' from now)
---          list_place: not read
 --          record
 --          unique_policy: policy if its unique key is taken (see include/unique_policy.lua), ''
 --            without a unique key
@@ -46,13 +46,13 @@ local now = to_ms(time_us)
 local id, due, data, field = ARGV.id, due_of_text(ARGV.due_text, time_us), ARGV.record, ARGV.field
 local _, message_id, task, start = read_record(data)
 -- The length shows whether the process has the message. Reading a large message takes long.
-if redis.call('HSTRLEN', KEYS.leased, field) == 0 then
-  return redis.call('HEXISTS', KEYS.leased, field) == 1 and 'duplicate' or 'gone'
+if redis.call('HSTRLEN', KEYS.message_leased, field) == 0 then
+  return redis.call('HEXISTS', KEYS.message_leased, field) == 1 and 'duplicate' or 'gone'
 end
 expect_state()
 expect_type(KEYS.queues, 'hash')
 expect_type(KEYS.ready_list, 'list')
-expect_type(KEYS.deliveries, 'hash')
+expect_type(KEYS.message_deliveries, 'hash')
 expect_type(KEYS.message_leased_index, 'hash')
 if due <= now and ARGV.when_due == 'leave' then
   return 'due'
@@ -101,12 +101,12 @@ if plan.what == 'store' then
     take_key(plan, id, message_id)
   end
 end
-if redis.call('EXISTS', KEYS.deliveries) == 1 then
-  local value = redis.call('HGET', KEYS.leased, field)
+if redis.call('EXISTS', KEYS.message_deliveries) == 1 then
+  local value = redis.call('HGET', KEYS.message_leased, field)
   local _, _, value_start = read_leased(value)
-  redis.call('HDEL', KEYS.deliveries, redis.sha1hex(message_in(value, value_start)))
+  redis.call('HDEL', KEYS.message_deliveries, redis.sha1hex(message_in(value, value_start)))
 end
-redis.call('HSET', KEYS.leased, field, '')
+redis.call('HSET', KEYS.message_leased, field, '')
 add_total(KEYS.message_totals, 'empty', 1)
 if not stored then
   add_total(KEYS.message_totals, 'replaced', 1)
