@@ -138,13 +138,13 @@ def _finish_revokes(stores: Stores, seconds: float, members: list[bytes]) -> int
     with suppress(CommandRefused):
         for some in batches(members, REVOKE_BATCH):
             for store in others:
-                if lacking := store.control.not_remembered(some):
-                    store.control.remember_revoked(seconds, lacking)
+                if lacking := store.control.missing_revoked_members(some):
+                    store.control.add_revoked_members(seconds, lacking)
             finished += len(some)
     return finished
 
 
 def _lacked_by_any(stores: list[Store], members: list[bytes]) -> list[bytes]:
     """Return the members that at least one store lacks, in the order of *members*."""
-    lacking = {each for store in stores for each in store.control.not_remembered(members)}
+    lacking = {each for store in stores for each in store.control.missing_revoked_members(members)}
     return [member for member in members if member in lacking]

@@ -77,7 +77,7 @@ class RunHistograms:
 
     def refresh(self, store: Store) -> None:
         """Count the runs of a store that have ended since the last call; none at the first call."""
-        newest, key = store.history.last() or START_OFFSET, store.keys.history
+        newest, key = store.history.newest_offset() or START_OFFSET, store.keys.history
         reached = self._reached.get(key)
         if reached is None or place_of(newest) < place_of(reached):
             # The history is shorter after a failover, a FLUSHDB or a clock that was set back.

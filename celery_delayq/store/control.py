@@ -56,7 +56,11 @@ MAX_EMPTY_CALLS = 4
 
 
 class ControlStore(StorePart):
-    """The part of the store for managing the schedule."""
+    """The part of the store for managing the schedule.
+
+    A method ``…_steps`` yields its calls, so that the calls of many queues are sent together. The
+    method without this ending (:func:`ran`) makes the calls of one queue at once.
+    """
 
     def __init__(self, runner: ScriptRunner) -> None:
         super().__init__(runner)
@@ -304,17 +308,20 @@ class ControlStore(StorePart):
         members = _revoked_members(ids, stamps)
         if canvas is not None:
             members.append(to_bytes(canvas.text))
-        return self.remember_revoked(seconds, members)
+        return self.add_revoked_members(seconds, members)
 
-    def remember_revoked(self, seconds: float, members: Iterable[bytes]) -> int:
+    def add_revoked_members(self, seconds: float, members: Iterable[bytes]) -> int:
         """Add members to the set of revokes. Return the number of members of the set."""
         return int(self._run("control/revoke", None, [int(seconds * 1000), *members]))
 
     def not_revoked(self, ids: Sequence[str], stamps: Mapping[str, Any] | None = None) -> list[str]:
         """Return the ids, and the stamps in JSON, that are not remembered as revoked."""
-        return [to_text(each[1:]) for each in self.not_remembered(_revoked_members(ids, stamps))]
+        return [
+            to_text(each[1:])
+            for each in self.missing_revoked_members(_revoked_members(ids, stamps))
+        ]
 
-    def not_remembered(self, members: Iterable[bytes]) -> list[bytes]:
+    def missing_revoked_members(self, members: Iterable[bytes]) -> list[bytes]:
         """Return the members that the set of revokes lacks."""
         new: list[bytes] = []
         for some in batches(members, REVOKED_BATCH):

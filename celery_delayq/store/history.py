@@ -38,11 +38,11 @@ class HistoryStore(StorePart):
         """Return the number of stored runs."""
         return cast(int, self._runner.client.xlen(self._keys.history))
 
-    def first(self) -> str | None:
+    def oldest_offset(self) -> str | None:
         """Return the offset of the oldest run; None if there is none."""
         return _offset(self._runner.client.xrange(self._keys.history, count=1))
 
-    def last(self) -> str | None:
+    def newest_offset(self) -> str | None:
         """Return the offset of the newest run; None if there is none."""
         return _offset(self._runner.client.xrevrange(self._keys.history, count=1))
 

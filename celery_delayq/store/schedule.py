@@ -217,7 +217,7 @@ class Store(ScriptRunner):
                 raise reply
 
     def forget_ready_look(self) -> None:
-        """Note that the ready lists were not looked at: the dispatcher in turn lacks the right."""
+        """Let another dispatcher check the ready lists at once: this account has no right to."""
         self.client.hdel(self.keys.clock, "ready_looked")
 
     def wake_ready_call(self, queue: str, layout: Layout) -> Call:
@@ -412,7 +412,8 @@ class Store(ScriptRunner):
         now, member, due, *_ = reply
         name = self._queue(self.keys.next_due, member)
         ended = (self._queue(self.keys.lease_ends, each) for each in lease_ends)
-        when = read_time(due) if due else None  # kept for a removed name: the next may be due
+        # Also for a removed name: the next queue of the index may be due too.
+        when = read_time(due) if due else None
         return Look(int(now), name, when, tuple(each for each in ended if each))
 
     def _queue(self, index: str, member: bytes) -> str | None:

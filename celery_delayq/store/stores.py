@@ -271,7 +271,11 @@ class Stores:
 
     def last_run(self) -> str | None:
         """Return the offset of the newest run of all histories; None if there is none."""
-        found = [offset for each in self.histories.values() if (offset := each.last()) is not None]
+        found = [
+            offset
+            for each in self.histories.values()
+            if (offset := each.newest_offset()) is not None
+        ]
         return max(found, key=place_of, default=None)
 
     def read_runs(self, after: str, upto: str, limit: int) -> list[tuple[str, bytes]]:

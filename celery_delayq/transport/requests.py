@@ -33,7 +33,7 @@ class Request(NamedTuple):
 
 @dataclass(slots=True)
 class FilledQueuesCall:
-    """A call of ``leases/signs.lua``, which finds the queues that are not empty."""
+    """A call of ``leases/filled_lists.lua``, which finds the queues that are not empty."""
 
     #: The queue of each list.
     queues: list[str] = field(default_factory=list)
@@ -49,7 +49,7 @@ class FilledQueuesCall:
 
         The call has the source of the script, which is short: Redis may not know the script.
         """
-        return pack_keys("leases/signs", self.lists) if self.lists else b""
+        return pack_keys("leases/filled_lists", self.lists) if self.lists else b""
 
     def found(self, reply: Any) -> list[str]:
         """Return the queues in a reply; after an error, all queues of the call."""

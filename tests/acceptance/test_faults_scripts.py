@@ -156,7 +156,7 @@ CALLED_BY = {
         "leases/dead_letter",
         "leases/requeue",
         "leases/acquire",
-        "leases/signs",
+        "leases/filled_lists",
         "leases/replace",
         "schedule/add",
         "periodic/claim_due",

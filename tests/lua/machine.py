@@ -243,11 +243,11 @@ class LeaseMachine(RuleBasedStateMachine):
         if who in self.lost_replies:  # the process repeats lost requests first
             self.ask_again(who, lists, others)
             return
-        message_id = str(self.next())
-        self.sent_requests.append((who, message_id, limit))
-        acquired = self.ask(who, message_id, limit, lists, others)
+        request_number = str(self.next())
+        self.sent_requests.append((who, request_number, limit))
+        acquired = self.ask(who, request_number, limit, lists, others)
         if lost:
-            self.lost_replies[who] = message_id, limit
+            self.lost_replies[who] = request_number, limit
         else:
             self.note_received(who, acquired)
 
@@ -257,46 +257,48 @@ class LeaseMachine(RuleBasedStateMachine):
         self.ask_again(data.draw(st.sampled_from(sorted(self.lost_replies))), lists, others)
 
     def ask_again(self, who: str, lists: int, others: int) -> None:
-        message_id, limit = self.lost_replies.pop(who)
-        self.note_received(who, self.ask(who, message_id, limit, lists, others))
+        request_number, limit = self.lost_replies.pop(who)
+        self.note_received(who, self.ask(who, request_number, limit, lists, others))
 
     @precondition(lambda self: self.sent_requests)
     @rule(data=st.data(), lists=st.integers(1, 3), others=st.sampled_from([0, 2]))
     def a_request_arrives_once_more(self, data: st.DataObject, lists: int, others: int) -> None:
         """The request came over a closed connection; nobody reads the reply."""
-        who, message_id, limit = data.draw(st.sampled_from(self.sent_requests))
-        known = int(message_id) <= self.model.request_numbers.get(who, 0)
-        unanswered = who not in self.live or self.lost_replies.get(who) == (message_id, limit)
+        who, request_number, limit = data.draw(st.sampled_from(self.sent_requests))
+        known = int(request_number) <= self.model.request_numbers.get(who, 0)
+        unanswered = who not in self.live or self.lost_replies.get(who) == (request_number, limit)
         # When no message of a process is left, the request numbers that it has used are forgotten.
         # A request never comes so late that it meets its own repeat: that would use fields again.
-        if known or (unanswered and (who, message_id) not in self.used):
-            self.ask(who, message_id, limit, lists, others)
+        if known or (unanswered and (who, request_number) not in self.used):
+            self.ask(who, request_number, limit, lists, others)
 
     @precondition(lambda self: self.lost_replies)
     @rule(data=st.data())
     def give_back_what_a_lost_reply_may_have_told(self, data: st.DataObject) -> None:
         who = data.draw(st.sampled_from(sorted(self.lost_replies)))
-        message_id, _ = self.lost_replies.pop(who)
-        self.give_back(who, message_id)
+        request_number, _ = self.lost_replies.pop(who)
+        self.give_back(who, request_number)
 
-    def give_back(self, who: str, message_id: str) -> None:
+    def give_back(self, who: str, request_number: str) -> None:
         there = self.store.leases.leased_fields(QUEUE, who)
-        fields = sorted(name for name in there if self.is_of(name, message_id))
+        fields = sorted(name for name in there if self.is_of(name, request_number))
         self.put_back(who, fields)
 
-    def is_of(self, name: str, message_id: str) -> bool:
-        return name.partition(":")[0] == message_id
+    def is_of(self, name: str, request_number: str) -> bool:
+        return name.partition(":")[0] == request_number
 
-    def ask(self, who: str, message_id: str, limit: int, lists: int, others: int) -> AcquireReply:
+    def ask(
+        self, who: str, request_number: str, limit: int, lists: int, others: int
+    ) -> AcquireReply:
         # Some processes are workers, others only consume.
         reports = who[-1] in "13579"
         acquired = self.store.acquire(
-            message_id, limit, who=who, lists=lists, others=others, reports=reports
+            request_number, limit, who=who, lists=lists, others=others, reports=reports
         )
         marks = {field: mark._replace(late_ms=0) for field, mark in acquired.marks.items()}
         expected = acquired._replace(marks=marks)
         assert expected == self.model.acquire(
-            who, LEASE, message_id, limit, lists, others, reports=reports
+            who, LEASE, request_number, limit, lists, others, reports=reports
         )
         labels = [
             Label.of(message)
@@ -305,7 +307,7 @@ class LeaseMachine(RuleBasedStateMachine):
         ]
         assert not self.cancelled & {label.message_id for label in labels if label}
         if acquired.messages:
-            self.used.add((who, message_id))
+            self.used.add((who, request_number))
         return acquired
 
     def note_received(self, who: str, acquired: AcquireReply) -> None:

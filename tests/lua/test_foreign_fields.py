@@ -80,7 +80,7 @@ def test_garbage_in_a_field_stops_nothing(
         assert sum(len(each.messages) for each in acquired), value
         assert {each.revision for each in acquired} == {before}, value
         assert store.pause(task=f"t{number}"), value
-        store.control.remember_revoked(60.0, [b"i1"])
+        store.control.add_revoked_members(60.0, [b"i1"])
         assert store.control.controls().revision != before, value
 
 

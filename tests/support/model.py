@@ -54,7 +54,7 @@ class QueueModel(DeadLetterModel):
         self,
         who: str,
         lease: int,
-        message_id: str,
+        request_number: str,
         limit: int,
         lists: int,
         others: int,
@@ -65,11 +65,11 @@ class QueueModel(DeadLetterModel):
         self.reports = reports
         self.count_others()
         mine = self.leased.setdefault(who, {})
-        names = [f"{message_id}:{place}" for place in range(1, limit + 1)]
+        names = [f"{request_number}:{place}" for place in range(1, limit + 1)]
         last = self.request_numbers.get(who, 0)
         room = False
         tracked = bool(self.waiting)
-        if int(message_id) <= last:
+        if int(request_number) <= last:
             leases = {
                 name: one for name in names if (one := mine.get(name)) and one.message is not None
             }
@@ -90,7 +90,7 @@ class QueueModel(DeadLetterModel):
             leases = dict(zip(names, taken, strict=False))
             mine.update(leases)
         if leases:
-            self.request_numbers[who] = max(last, int(message_id))
+            self.request_numbers[who] = max(last, int(request_number))
             self._extend_lease(who, lease)
         filled = [place for place, step in enumerate(self.layout.steps, 1) if self.ready.get(step)]
         self.marker = bool(filled) or (bool(self.quarantined) and self.turn is None)

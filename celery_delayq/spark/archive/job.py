@@ -201,7 +201,10 @@ class _ArchiveJob:
             stores = delayq.session.stores
             ends = last_runs(stores)
             starts = {name: reached.get(self._history_key(name), START_OFFSET) for name in ends}
-            oldest = {name: each.first() or START_OFFSET for name, each in stores.histories.items()}
+            oldest = {
+                name: each.oldest_offset() or START_OFFSET
+                for name, each in stores.histories.items()
+            }
             lost_runs = _find_loss(stores, starts)
             parts = plan_runs(stores, starts, ends, options.partitions, options.batchsize)
         rows = self._read("history", parts)

@@ -63,7 +63,9 @@ class Runs:
 
 def last_runs(stores: Stores) -> dict[str, str]:
     """Return the offset of each history's newest run, or :data:`START_OFFSET` without runs."""
-    return {name: history.last() or START_OFFSET for name, history in stores.histories.items()}
+    return {
+        name: history.newest_offset() or START_OFFSET for name, history in stores.histories.items()
+    }
 
 
 def find_loss(history: HistoryStore, reached: str) -> str:
@@ -71,7 +73,7 @@ def find_loss(history: HistoryStore, reached: str) -> str:
 
     The offset is that of the last run that was read. At the start of a history no run can be lost.
     """
-    first = history.first()
+    first = history.oldest_offset()
     if place_of(reached) == (0, 0) or (first is not None and place_of(first) <= place_of(reached)):
         return ""
     begins = "is empty" if first is None else f"begins with {first}"

@@ -154,11 +154,11 @@ def plan_runs(
 
 
 def _span(history: HistoryStore, runs: Runs) -> _Span | None:
-    first = history.first()
+    first = history.oldest_offset()
     if first is None or place_of(runs.upto) <= place_of(runs.after):
         return None
     begin, end = max(place_of(runs.after), place_of(first))[0], place_of(runs.upto)[0]
-    total_ms = max(1, place_of(history.last() or runs.upto)[0] - place_of(first)[0])
+    total_ms = max(1, place_of(history.newest_offset() or runs.upto)[0] - place_of(first)[0])
     about = max(1, history.count() * (end - begin) // total_ms)
     return _Span(replace(runs, first=first), begin, end, about)
 

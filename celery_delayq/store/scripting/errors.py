@@ -64,7 +64,7 @@ class _Full(StoreFull, CommandRefused, ResponseError, _Coded):
     __doc__ = StoreFull.__doc__
 
 
-class ConnectAnew(BrokerUnavailable, _Coded):
+class UnusableConnection(BrokerUnavailable, _Coded):
     """The server refuses an open connection, for example since it is no master any more.
 
     This is not redis-py's ConnectionError, after which redis-py would try the same server again.
@@ -77,7 +77,7 @@ class _RefusedForNow(BrokerUnavailable, ResponseError, _Coded):
 
 #: The class of an error reply by its :class:`Refusal`; by default :class:`CommandRefused`.
 _REFUSAL_CLASSES: dict[Refusal | None, type[_Coded]] = {
-    Refusal.RECONNECT: ConnectAnew,
+    Refusal.RECONNECT: UnusableConnection,
     Refusal.LATER: _RefusedForNow,
     Refusal.FULL: _Full,
 }

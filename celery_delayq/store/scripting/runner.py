@@ -23,7 +23,7 @@ from celery_delayq.store.scripting.calls import (
     pack,
 )
 from celery_delayq.store.scripting.client import Client
-from celery_delayq.store.scripting.errors import ConnectAnew
+from celery_delayq.store.scripting.errors import UnusableConnection
 from celery_delayq.store.scripting.rounds import Rounds
 from celery_delayq.store.scripting.wire import Wire, few_replicas
 from celery_delayq.utils.bridge import off_loop
@@ -118,7 +118,7 @@ class ScriptRunner:
                         raise
                     source = True
                 except BrokerUnavailable as exc:
-                    if isinstance(exc, ConnectAnew):
+                    if isinstance(exc, UnusableConnection):
                         # Idle connections go to the same server. Connections in use await a reply.
                         self.client.connection_pool.disconnect(inuse_connections=False)
                     if repeated or not wire.repeats_after(exc):

@@ -113,7 +113,7 @@ def test_an_idle_consumer_looks_once_in_each_block_timeout(
     scripts = [each for each in said if each.startswith("EVAL")]
     looks, heartbeats = (
         [each for each in scripts if script.sha in each or script.source[:40] in each]
-        for script in (load("leases/signs"), load("leases/extend"))
+        for script in (load("leases/filled_lists"), load("leases/extend"))
     )
     most = 1.5 / block_timeout + 1
     assert most / 2 - 1 <= len(looks) <= most

@@ -193,8 +193,8 @@ def test_it_is_read_from_where_one_has_stopped(delayq: DelayQ, redis: Redis) -> 
 
     assert [run.id for run in first + rest] == [f"id{n}" for n in range(1200)]
     assert list(delayq.history(count=0)) == []
-    assert delayq.store.history.first() == first[0].offset
-    assert delayq.store.history.last() != rest[-1].offset
+    assert delayq.store.history.oldest_offset() == first[0].offset
+    assert delayq.store.history.newest_offset() != rest[-1].offset
     assert list(delayq.history(rest[-1].offset)) == []
 
 

@@ -30,7 +30,7 @@ def test_a_stream_goes_on_where_it_was(delayq: DelayQ, stream: Any) -> None:
 def test_a_stream_begins_after_an_offset(delayq: DelayQ, stream: Any) -> None:
     history = delayq.store.history
     history.add("me", 1, 1000, numbered(3))
-    after = history.last()
+    after = history.newest_offset()
     history.add("me", 2, 1000, numbered(3, start=3))
 
     assert sorted(stream(after=after)) == ["id 3", "id 4", "id 5"]
@@ -63,7 +63,7 @@ def test_runs_that_are_forgotten_while_they_are_read_are_told(
         began = store.now_ms()
         while store.now_ms() == began:  # so that parts can be of several ms
             pass
-    last = store.history.last()
+    last = store.history.newest_offset()
     assert last is not None
     parts = plan_runs(stores, {"": START_OFFSET}, {"": last}, 4, 10, "fail")
     assert len(parts) == 4

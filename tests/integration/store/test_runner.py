@@ -17,7 +17,7 @@ from celery_delayq.store.scripting.calls import Call, pack
 from celery_delayq.store.scripting.runner import ScriptRunner
 from celery_delayq.testing.fixtures import RedisUnderTest
 
-CALL = Call("leases/signs", ["list"], [])
+CALL = Call("leases/filled_lists", ["list"], [])
 
 #: What redis-py has where it repeats nothing, repeats, and repeats but for a silent server.
 ONCE = Retry(NoBackoff(), 0)

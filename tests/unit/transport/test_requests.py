@@ -9,7 +9,7 @@ from celery_delayq.store.scripting.calls import pack, pack_arg
 from celery_delayq.store.scripting.scripts import load
 from celery_delayq.transport.requests import FilledQueuesCall
 
-SCRIPT = load("leases/signs")
+SCRIPT = load("leases/filled_lists")
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""signs.lua: the lists that exist."""
+"""filled_lists.lua: the lists that exist."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from tests.lua.bench import Bench, Calls
 
 #: One call of each script here, and a reply to it.
 SCRIPT_CALLS: Calls = {
-    "leases/signs": (lambda s: s.run(Call("leases/signs", [s.keys.queue("q").wake], [])), [1]),
+    "leases/filled_lists": (
+        lambda s: s.run(Call("leases/filled_lists", [s.keys.queue("q").wake], [])),
+        [1],
+    ),
 }
 
 
@@ -26,5 +29,5 @@ def test_it_tells_the_places_of_the_lists_that_are_there(
 
     names = [f"list-{place}" for place in range(1, number + 1)]
 
-    assert store.run(Call("leases/signs", names, [])) == there
+    assert store.run(Call("leases/filled_lists", names, [])) == there
     assert store.state() == before
