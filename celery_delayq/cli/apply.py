@@ -92,23 +92,23 @@ def _apply_to_ids(action: Action, selection: Selection) -> bool:
         values = {"id": id, "outcome": str(outcome)}
         return ItemOutcome(bool(outcome), what, shown_id(id), values, note)
 
-    return change_each(selection.ids, change, as_json=selection.as_json)
+    return change_each(selection.ids, change)
 
 
 def _apply_to_filter(delayq: DelayQ, action: Action, selection: Selection) -> bool:
     """Return whether everything that the filter selects was changed."""
     output, kind = screen.console(), action.kind
-    with screen.progress_bar(hidden=selection.as_json, description="count") as bar:
+    with screen.progress_bar(description="count") as bar:
         counts = kind.count(delayq, selection.filter, bar)
     question = f"{action.verb} {_counts_text(counts, kind)}{action.how}"
     action.note(task for _, task in counts)
-    if selection.dry_run and selection.as_json:
+    if selection.dry_run and screen.is_json():
         bulk, key = Bulk(True, counts.total()), kind.key
         bulk.outcomes[Outcome.DONE] = counts.total()
         by = [{"queue": q, "task": t, key: n} for (q, t), n in sorted(counts.items())]
         screen.print_json({**bulk.as_dict(), "meant": by})
         return True
-    if not selection.as_json:
+    if not screen.is_json():
         if not counts:
             kind.print_none(delayq, selection.filter)
             return True
@@ -121,7 +121,7 @@ def _apply_to_filter(delayq: DelayQ, action: Action, selection: Selection) -> bo
             output.print("Nothing was changed.")
             return False
     bulk = _with_progress(action, selection, counts.total())
-    if selection.as_json:
+    if screen.is_json():
         screen.print_json(bulk.as_dict())
     else:
         print_bulk(action, bulk)
@@ -133,7 +133,7 @@ def _with_progress(action: Action, selection: Selection, total: int) -> Bulk:
     latest = Bulk(False)
     try:
         step = action.verb.lower()
-        with screen.progress_bar(hidden=selection.as_json, description=step) as bar:
+        with screen.progress_bar(description=step) as bar:
 
             def show(bulk: Bulk) -> None:
                 nonlocal latest

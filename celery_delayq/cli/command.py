@@ -22,7 +22,8 @@ REDIS_TIMEOUT_SECONDS = 10.0
 def command(
     name: str | None = None, *, group: click.Group | None = None, timeouts: bool = True
 ) -> Callable[[Callable[..., bool | None]], click.Command]:
-    """Declare a command. The function gets the app's DelayQ, and its options by name.
+    """Declare a command. The function gets the app's DelayQ, and its options by name, but
+    ``--json``: see :func:`.screen.is_json`.
 
     Put this decorator above the decorators of the options. Errors are reported in one line. If the
     function returns False, the command exits with 1: something was not done.

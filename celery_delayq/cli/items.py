@@ -89,8 +89,6 @@ class ItemKind:
         delayq: DelayQ,
         items: Iterable[Any],
         size: int = PAGE_ROWS,
-        *,
-        as_json: bool = False,
     ) -> int:
         """Print items as they are read, *size* items in a table or each item as JSON.
 
@@ -99,7 +97,7 @@ class ItemKind:
         output = screen.console()
         shown = 0
         for page in batches(items, size):
-            if as_json:
+            if screen.is_json():
                 for each in page:
                     screen.print_json(each.as_dict())
             else:
@@ -160,9 +158,7 @@ class SelectedKind(ItemKind):
         screen.console(stderr=stderr).print(text)
         screen.note_unknown_queue(delayq, filter.queue, stderr=stderr)
 
-    def show_all(
-        self, delayq: DelayQ, items: Sequence[Any], missing: str, *, as_json: bool
-    ) -> bool:
+    def show_all(self, delayq: DelayQ, items: Sequence[Any], missing: str) -> bool:
         """Print all fields of items; return whether there are any items.
 
         Parameters
@@ -170,11 +166,11 @@ class SelectedKind(ItemKind):
         missing : str
             The error if there are no items.
         """
-        if as_json:
+        if screen.is_json():
             screen.print_json({self.key: [self.values(each) for each in items]})
         if not items:
             click.echo(missing, err=True)
-        elif not as_json:
+        elif not screen.is_json():
             now = screen.now_of(delayq)
             for number, each in enumerate(items):
                 if number:
@@ -207,7 +203,7 @@ class ItemOutcome(NamedTuple):
     note: Text | str = ""
 
 
-def change_each(ids: Iterable[str], change: Callable[[str], ItemOutcome], *, as_json: bool) -> bool:
+def change_each(ids: Iterable[str], change: Callable[[str], ItemOutcome]) -> bool:
     """Change items by their ids and print each outcome; return whether all were changed."""
     output = screen.console()
     outcomes: list[ItemOutcome] = []
@@ -215,11 +211,11 @@ def change_each(ids: Iterable[str], change: Callable[[str], ItemOutcome], *, as_
         for id in dict.fromkeys(ids):
             each = change(id)
             outcomes.append(each)
-            if not as_json:
+            if not screen.is_json():
                 text = Text(each.outcome, "green" if each.done else "red")
                 text.append(f"  {each.id}", "default").append(each.note)
                 output.print(text, soft_wrap=True)
     finally:  # report finished changes even after an error
-        if as_json:
+        if screen.is_json():
             screen.print_json({"outcomes": [each.values for each in outcomes]})
     return all(each.done for each in outcomes)

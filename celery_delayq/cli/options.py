@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal, TypeVar
 import click
 from celery.bin.base import CeleryOption
 
-from celery_delayq.cli import complete
+from celery_delayq.cli import complete, screen
 from celery_delayq.cli.text import read_stamp, seconds_of
 from celery_delayq.errors import InvalidETA
 from celery_delayq.model.envelope import due_of_countdown, due_of_eta
@@ -162,9 +162,8 @@ def apply_decorators(command: F, decorators: Sequence[Callable[[Any], Any]]) -> 
 
 def names_of(*options: Callable[[Any], Any]) -> list[str]:
     """Return the parameter names under which a command gets the values of options."""
-    return [
-        str(each.name) for each in click.command("")(apply_decorators(lambda: None, options)).params
-    ]
+    parameters = click.command("")(apply_decorators(lambda: None, options)).params
+    return [str(each.name) for each in parameters if each.expose_value]
 
 
 def options_as_one_value(
@@ -192,10 +191,16 @@ def options_as_one_value(
     return decorate
 
 
+def _note_json(ctx: click.Context, _: click.Parameter, value: bool) -> None:
+    ctx.meta[screen.JSON_KEY] = value
+
+
 option = functools.partial(click.option, cls=CeleryOption)
 flag = functools.partial(option, is_flag=True)
 name_option = functools.partial(option, type=NameType())
 number_option = functools.partial(option, type=click.IntRange(1), metavar="NUMBER")
+#: Declares ``--json``. The command does not get the value, see :func:`.screen.is_json`.
+_json_flag = functools.partial(flag, "--json", expose_value=False, callback=_note_json)
 
 _TASK_ID_HELP = "Id of a task; put -- before one that begins with a dash."
 _PLACE_HELP = "A path, - or the URL of a database."
@@ -204,8 +209,8 @@ id_argument = argument("id", "ID", _TASK_ID_HELP)
 target_argument = argument("target", "TARGET", _PLACE_HELP)
 source_argument = argument("source", "SOURCE", _PLACE_HELP)
 
-json_option = flag("--json", "as_json", help="Print JSON, times in UTC.")
-json_lines_option = flag("--json", "as_json", help="Print one JSON object per line, times in UTC.")
+json_option = _json_flag(help="Print JSON, times in UTC.")
+json_lines_option = _json_flag(help="Print one JSON object per line, times in UTC.")
 dry_run_option = flag("--dry-run", help="Only show what would be changed.")
 queue_option = name_option(
     "--queue", metavar="QUEUE", shell_complete=complete.queues, help="Only those in this queue."
@@ -259,7 +264,6 @@ class Selection:
     if_eta: str | None
     dry_run: bool
     yes: bool
-    as_json: bool
 
 
 def select(
@@ -270,7 +274,6 @@ def select(
     ids: Sequence[str],
     dry_run: bool,
     yes: bool,
-    as_json: bool,
     all_: bool | None = None,
     if_eta: str | None = None,
     **given: Any,
@@ -308,13 +311,13 @@ def select(
         if filter.is_everything and not everything:
             raise click.UsageError(error_without_selection)
         if not yes:
-            check_can_ask(as_json, ", or --dry-run to see what is selected")
-    return Selection(ids, filter, everything, if_eta, dry_run, yes, as_json)
+            check_can_ask(", or --dry-run to see what is selected")
+    return Selection(ids, filter, everything, if_eta, dry_run, yes)
 
 
-def check_can_ask(as_json: bool, instead: str = "") -> None:
+def check_can_ask(instead: str = "") -> None:
     """Refuse to ask if nobody can answer (click.UsageError)."""
-    if as_json or not (sys.stdin.isatty() and sys.stdout.isatty()):
+    if screen.is_json() or not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise click.UsageError(f"nobody can be asked here whether to do it: say --yes{instead}")
 
 

@@ -52,7 +52,15 @@ _SHORT_TITLES = {"", "due", "died", "next", "state", "priority", "id"}
 #: Seconds of a search after which a progress bar appears.
 PROGRESS_BAR_SECONDS = 0.5
 
+#: Key in click's context: whether the command has the option ``--json``.
+JSON_KEY = "celery_delayq.json"
+
 T = TypeVar("T")
+
+
+def is_json() -> bool:
+    """Return whether the command has the option ``--json``: its output is JSON."""
+    return bool(click.get_current_context().meta.get(JSON_KEY))
 
 
 def console(*, stderr: bool = False) -> Console:
@@ -116,10 +124,8 @@ class _EndColumn(ProgressColumn):
 
 
 @contextmanager
-def progress_bar(
-    *, hidden: bool, description: str = "", at_once: bool = True
-) -> Iterator[Callable[..., None]]:
-    """Show a bar on a terminal, and yield the function that updates the bar.
+def progress_bar(description: str = "", at_once: bool = True) -> Iterator[Callable[..., None]]:
+    """Show a bar on a terminal unless the output is JSON; yield the function that updates the bar.
 
     The function takes the total (None if unknown), the number done, and the name of the step if
     there are several steps. The bar is on standard error, because standard output may contain
@@ -130,7 +136,7 @@ def progress_bar(
         *(TimeRemainingColumn(), _EndColumn()),
     )
     terminal = console(stderr=True)
-    hidden = hidden or not terminal.is_terminal
+    hidden = is_json() or not terminal.is_terminal
     progress = Progress(*columns, console=terminal, disable=hidden, transient=True)
     bar = progress.add_task(description, total=None)
     current = description
@@ -156,7 +162,7 @@ def progress_bar(
 
 
 def with_bar(
-    read: Callable[[Callable[..., None]], Iterator[T]], *, hidden: bool, description: str
+    read: Callable[[Callable[..., None]], Iterator[T]], *, description: str
 ) -> Iterator[T]:
     """Yield rows. A bar appears while the search for the next row takes long.
 
@@ -172,7 +178,7 @@ def with_bar(
         def show(total: int | None, done: int) -> None:
             nonlocal bar
             if bar is None and monotonic() - since > PROGRESS_BAR_SECONDS:
-                shown = progress_bar(hidden=hidden, description=description)
+                shown = progress_bar(description=description)
                 bar = stack.enter_context(shown)
             if bar is not None:
                 bar(total, done)

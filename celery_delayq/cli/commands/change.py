@@ -51,7 +51,7 @@ def cancel(delayq: DelayQ, selection: Selection) -> bool:
 @root_option
 @group_option
 @json_option
-def cancel_canvas(delayq: DelayQ, root_id: str | None, group_id: str | None, as_json: bool) -> None:
+def cancel_canvas(delayq: DelayQ, root_id: str | None, group_id: str | None) -> None:
     """Cancel all tasks of a chain, a chord or a group.
 
     Its scheduled tasks are cancelled now; this reads the whole schedule. Workers refuse its tasks
@@ -64,12 +64,12 @@ def cancel_canvas(delayq: DelayQ, root_id: str | None, group_id: str | None, as_
     """
     if (root_id is None) == (group_id is None):
         raise click.UsageError("give either --root or --group")
-    with logging_in_one_line(), screen.progress_bar(hidden=as_json, description="read") as bar:
+    with logging_in_one_line(), screen.progress_bar(description="read") as bar:
         total = delayq.count()
         bulk = delayq.cancel_canvas(
             root_id=root_id, group_id=group_id, progress=lambda bulk: bar(total, bulk.found)
         )
-    if as_json:
+    if screen.is_json():
         screen.print_json({"root": root_id, "group": group_id, **bulk.as_dict()})
         return
     print_bulk(_cancelling(delayq), bulk)

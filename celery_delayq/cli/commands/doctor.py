@@ -29,7 +29,7 @@ _STYLES = {FAULT: "bold red", UNKNOWN: "dim"}
     help="Whose rights the Redis account must have.",
 )
 @json_option
-def doctor(delayq: DelayQ, role: str, as_json: bool) -> bool:
+def doctor(delayq: DelayQ, role: str) -> bool:
     """Find what is wrong with the app and its broker.
 
     Each finding says what to do. Checked are settings, versions, rights, the server's memory, disk,
@@ -43,11 +43,11 @@ def doctor(delayq: DelayQ, role: str, as_json: bool) -> bool:
       celery -A shop delayq doctor --json | jq -r '.findings[].todo'
     """
     try:
-        with screen.progress_bar(hidden=as_json, description="fsck", at_once=False) as bar:
+        with screen.progress_bar(description="fsck", at_once=False) as bar:
             found = diagnose(delayq.session, role=cast("Role", role), progress=bar)
     except ConfigError as exc:
         raise WrongUse(spelled(str(exc))) from exc
-    if as_json:
+    if screen.is_json():
         screen.print_json(found.as_dict())
     else:
         output = screen.console()

@@ -19,7 +19,7 @@ from celery_delayq.utils.text import spelled
 @flag("--repair", help="Repair what is found.")
 @name_option("--queue", metavar="QUEUE", help="Check only this queue.")
 @json_option
-def fsck(delayq: DelayQ, repair: bool, queue: str | None, as_json: bool) -> bool:
+def fsck(delayq: DelayQ, repair: bool, queue: str | None) -> bool:
     """Find inconsistencies in Redis, and repair them.
 
     These are entries without a due time, messages that would never be delivered, queues that no
@@ -34,11 +34,11 @@ def fsck(delayq: DelayQ, repair: bool, queue: str | None, as_json: bool) -> bool
     """
     settings = Settings.from_options(delayq.app.conf.broker_transport_options)
     report = Report()
-    with screen.progress_bar(hidden=as_json, description="repair" if repair else "check") as bar:
+    with screen.progress_bar(description="repair" if repair else "check") as bar:
         for report in check(delayq.session.stores, settings, queue=queue, repair=repair):
             bar(report.total, report.done)
     screen.check_queue(delayq, queue, report.queues)
-    if as_json:
+    if screen.is_json():
         screen.print_json(report.as_dict())
     else:
         output = screen.console()

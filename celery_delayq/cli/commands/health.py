@@ -24,7 +24,7 @@ from celery_delayq.utils.text import spelled
     help="Seconds after which the broker counts as not ready.",
 )
 @json_option
-def health(delayq: DelayQ, ready: bool, timeout: float, as_json: bool) -> bool:
+def health(delayq: DelayQ, ready: bool, timeout: float) -> bool:
     """Say whether the broker takes tasks, for readiness probes.
 
     It exits with 0 if so and with 1 if not: the broker is away, is loading, is a replica, has no
@@ -43,7 +43,7 @@ def health(delayq: DelayQ, ready: bool, timeout: float, as_json: bool) -> bool:
         why = why_not_ready(delayq.app, timeout)
     except ConfigError as exc:
         raise WrongUse(spelled(str(exc))) from exc
-    if as_json:
+    if screen.is_json():
         screen.print_json({"ready": not why, "reason": why})
     elif why:
         click.echo(f"not ready: {spelled(why)}", err=True)

@@ -103,7 +103,7 @@ def migrate(
 
 def _run(steps: Iterator[Moved], description: str) -> Moved:
     moved = Moved(total=0)
-    with screen.progress_bar(hidden=False, description=description) as bar:
+    with screen.progress_bar(description=description) as bar:
         for moved in steps:
             bar(moved.total, moved.done)
     return moved

@@ -19,7 +19,7 @@ from celery_delayq.utils.text import spelled
 @queue_option
 @task_option
 @json_option
-def pause(delayq: DelayQ, queue: str | None, task: str | None, as_json: bool) -> None:
+def pause(delayq: DelayQ, queue: str | None, task: str | None) -> None:
     """Start nothing of a queue or a task until it is resumed.
 
     Tasks that a worker has taken already still run; new ones are kept. Pausing twice changes
@@ -30,14 +30,14 @@ def pause(delayq: DelayQ, queue: str | None, task: str | None, as_json: bool) ->
       celery -A shop delayq pause --queue mail
       celery -A shop delayq pause --task shop.remind
     """
-    _set_paused(delayq, queue, task, paused=True, as_json=as_json)
+    _set_paused(delayq, queue, task, paused=True)
 
 
 @command()
 @queue_option
 @task_option
 @json_option
-def resume(delayq: DelayQ, queue: str | None, task: str | None, as_json: bool) -> None:
+def resume(delayq: DelayQ, queue: str | None, task: str | None) -> None:
     """Resume a paused queue or task.
 
     \b
@@ -45,12 +45,10 @@ def resume(delayq: DelayQ, queue: str | None, task: str | None, as_json: bool) -
       celery -A shop delayq resume --queue mail
       celery -A shop delayq resume --task shop.remind
     """
-    _set_paused(delayq, queue, task, paused=False, as_json=as_json)
+    _set_paused(delayq, queue, task, paused=False)
 
 
-def _set_paused(
-    delayq: DelayQ, queue: str | None, task: str | None, *, paused: bool, as_json: bool
-) -> None:
+def _set_paused(delayq: DelayQ, queue: str | None, task: str | None, *, paused: bool) -> None:
     """Pause or resume, and print whether something changed."""
     if (queue is None) == (task is None):
         raise click.UsageError("give either --queue or --task")
@@ -60,7 +58,7 @@ def _set_paused(
         stores = delayq.session.stores
         found = stores.run_each(stores.registry(), Store.scheduled_tasks_steps)
         screen.note_unknown_task(delayq, task, {*chain.from_iterable(found.values())})
-    if as_json:
+    if screen.is_json():
         screen.print_json({"queue": queue, "task": task, "paused": paused, "changed": changed})
         return
     name = f"Task {spelled(task or '')}" if queue is None else f"Queue {spelled(queue)}"
@@ -73,7 +71,7 @@ def _set_paused(
 
 @command()
 @json_option
-def paused(delayq: DelayQ, as_json: bool) -> None:
+def paused(delayq: DelayQ) -> None:
     """Show which queues and tasks are paused, and since when.
 
     \b
@@ -83,7 +81,7 @@ def paused(delayq: DelayQ, as_json: bool) -> None:
     """
     found = delayq.paused()
     kinds = {"queue": found.queues, "task": found.tasks}
-    if as_json:
+    if screen.is_json():
         screen.print_json(
             {
                 f"{kind}s": {name: since.isoformat() for name, since in names.items()}

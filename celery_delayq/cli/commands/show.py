@@ -39,7 +39,7 @@ _STYLES: dict[State, str] = {"scheduled": "", "paused": "yellow", "ready": "gree
 @options.id_argument
 @options.queue_option
 @options.json_option
-def get(delayq: DelayQ, id: str, queue: str | None, as_json: bool) -> bool:
+def get(delayq: DelayQ, id: str, queue: str | None) -> bool:
     """Show where a task waits, or which worker has it.
 
     The due time can be pasted as --if-eta. A task that was routed to two queues is shown twice.
@@ -56,7 +56,7 @@ def get(delayq: DelayQ, id: str, queue: str | None, as_json: bool) -> bool:
         f"Nothing with the id {shown_id(id)} waits or runs{where}: it has finished, has no ETA "
         "or never was."
     )
-    return ENTRIES.show_all(delayq, found, missing, as_json=as_json)
+    return ENTRIES.show_all(delayq, found, missing)
 
 
 @command("list")
@@ -70,7 +70,7 @@ def get(delayq: DelayQ, id: str, queue: str | None, as_json: bool) -> bool:
 @options.flag("--all", "all_", help="Show all, page by page.")
 @options.json_option
 def list_(
-    delayq: DelayQ, filter: Filter, limit: int | None, cursor: str | None, all_: bool, as_json: bool
+    delayq: DelayQ, filter: Filter, limit: int | None, cursor: str | None, all_: bool
 ) -> None:
     """Show scheduled tasks, ordered by due time.
 
@@ -87,15 +87,15 @@ def list_(
         raise click.UsageError("--all shows everything: leave out --limit and --cursor")
     screen.check_priority(delayq, filter)
     if all_:
-        _show_all(delayq, filter, as_json=as_json)
+        _show_all(delayq, filter)
     else:
-        _show_page(delayq, filter, limit=limit or DEFAULT_LIMIT, cursor=cursor, as_json=as_json)
+        _show_page(delayq, filter, limit=limit or DEFAULT_LIMIT, cursor=cursor)
 
 
 @command()
 @options.with_filter
 @options.json_option
-def count(delayq: DelayQ, filter: Filter, as_json: bool) -> None:
+def count(delayq: DelayQ, filter: Filter) -> None:
     """Count scheduled entries.
 
     \b
@@ -106,18 +106,16 @@ def count(delayq: DelayQ, filter: Filter, as_json: bool) -> None:
     """
     screen.check_priority(delayq, filter)
     number = delayq.count(**asdict(filter))
-    if as_json:
+    if screen.is_json():
         screen.print_json({"count": number})
     else:
         _print_number(delayq, filter, number, end="")
 
 
-def _show_page(
-    delayq: DelayQ, filter: Filter, *, limit: int, cursor: str | None, as_json: bool
-) -> None:
+def _show_page(delayq: DelayQ, filter: Filter, *, limit: int, cursor: str | None) -> None:
     """Print a page, and the command that shows the next page."""
     page = delayq.list(**asdict(filter), limit=limit, cursor=cursor)
-    if as_json:
+    if screen.is_json():
         screen.print_json({"entries": [each.as_dict() for each in page], "cursor": page.cursor})
         return
     ENTRIES.print_pages(delayq, page, limit)
@@ -129,10 +127,10 @@ def _show_page(
         _print_number(delayq, filter, len(page))
 
 
-def _show_all(delayq: DelayQ, filter: Filter, *, as_json: bool) -> None:
+def _show_all(delayq: DelayQ, filter: Filter) -> None:
     """Print all entries as they are read."""
     entries = delayq.entries(filter, page=PAGE_ROWS)
-    if as_json:
+    if screen.is_json():
         print('{"entries": [', end="")
         for number, each in enumerate(entries):
             print(",\n" if number else "\n", json.dumps(each.as_dict()), sep="", end="")

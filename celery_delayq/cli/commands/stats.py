@@ -24,7 +24,7 @@ _COUNT_COLUMNS = ("scheduled", "overdue", "paused", "ready", "leased", "dead")
 
 @command()
 @json_option
-def stats(delayq: DelayQ, as_json: bool) -> bool:
+def stats(delayq: DelayQ) -> bool:
     """Count scheduled, ready, leased and dead tasks, by queue.
 
     Where a master of a Redis Cluster is away, it counts the others, says which hash tags are not
@@ -36,7 +36,7 @@ def stats(delayq: DelayQ, as_json: bool) -> bool:
       celery -A shop delayq stats --json | jq .overdue
     """
     found = delayq.admin.stats(partial=True)
-    if as_json:
+    if screen.is_json():
         screen.print_json(found.as_dict())
     else:
         _print(found)

@@ -50,7 +50,6 @@ def topology(
     delete: bool,
     exchanges: tuple[str, ...],
     settle: float,
-    as_json: bool,
 ) -> bool:
     """Show where tasks wait in RabbitMQ, declare or remove it.
 
@@ -73,17 +72,17 @@ def topology(
     app, output = delayq.app, screen.console()
     if apply:
         count = items.apply(app, exchanges)
-        _print(as_json, {"declared": count}, f"declared: {count} exchanges, queues and bindings")
+        _print({"declared": count}, f"declared: {count} exchanges, queues and bindings")
     elif delete:
         for left in items.delete(app, settle):
-            if not as_json and output.is_terminal:
+            if not screen.is_json() and output.is_terminal:
                 output.print(f"empty; {left:.0f} s to go ", end="\r")
-        _print(as_json, {"deleted": True}, "removed, but for exit queues")
-    elif as_json and not check:
+        _print({"deleted": True}, "removed, but for exit queues")
+    elif screen.is_json() and not check:
         screen.print_json(items.definitions(app, exchanges))
     else:
         found = items.check(app, exchanges)
-        if as_json:
+        if screen.is_json():
             screen.print_json({"items": [asdict(each) for each in found]})
         else:
             # Not a table, because names and RabbitMQ's reasons are long.
@@ -99,8 +98,8 @@ def topology(
     return True
 
 
-def _print(as_json: bool, data: object, text: str) -> None:
-    if as_json:
+def _print(data: object, text: str) -> None:
+    if screen.is_json():
         screen.print_json(data)
     else:
         screen.console().print(text)

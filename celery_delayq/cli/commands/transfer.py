@@ -40,7 +40,7 @@ _OUTCOME_TEXTS: dict[ImportOutcome, str] = {
 @options.with_filter
 @options.flag("--prune", help="Remove from the database what is not scheduled any more.")
 @options.json_option
-def export(delayq: DelayQ, target: str, filter: Filter, prune: bool, as_json: bool) -> bool:
+def export(delayq: DelayQ, target: str, filter: Filter, prune: bool) -> bool:
     """Write the schedule to a file or a SQL database.
 
     Redis is not changed. TARGET is a path (JSON Lines, gzipped if it ends in .gz), - for standard
@@ -58,9 +58,9 @@ def export(delayq: DelayQ, target: str, filter: Filter, prune: bool, as_json: bo
     screen.check_priority(delayq, filter)
     # Standard output may be the target.
     to_stdout = target == "-"
-    with progress_of_report(hidden=as_json) as show:
+    with progress_of_report() as show:
         report = delayq.export_to(target, filter, prune=prune, progress=show)
-    if as_json:
+    if screen.is_json():
         screen.print_json(report.as_dict(), stderr=to_stdout)
     else:
         _print_exported(report, prune=prune, stderr=to_stdout)
@@ -84,7 +84,6 @@ def import_(
     filter: Filter,
     overdue: Literal["run", "skip"],
     dry_run: bool,
-    as_json: bool,
 ) -> bool:
     """Schedule exported entries.
 
@@ -99,21 +98,21 @@ def import_(
       celery -A shop delayq import postgresql://backup@db/shop --overdue skip
       celery -A old delayq export - | celery -A new delayq import -
     """
-    with progress_of_report(hidden=as_json) as show:
+    with progress_of_report() as show:
         report = delayq.import_from(source, filter, overdue=overdue, dry_run=dry_run, progress=show)
-    return print_imported(report, ENTRIES, as_json=as_json)
+    return print_imported(report, ENTRIES)
 
 
 @contextmanager
-def progress_of_report(*, hidden: bool) -> Iterator[Callable[[TransferProgress], None]]:
+def progress_of_report() -> Iterator[Callable[[TransferProgress], None]]:
     """Show a bar on a terminal, and yield a function that takes the report so far."""
-    with screen.progress_bar(hidden=hidden) as bar:
+    with screen.progress_bar() as bar:
         yield lambda report: bar(report.total, report.looked)
 
 
-def print_imported(report: Imported, kind: ItemKind, *, as_json: bool) -> bool:
+def print_imported(report: Imported, kind: ItemKind) -> bool:
     """Print the outcomes; return whether everything could be imported."""
-    if as_json:
+    if screen.is_json():
         screen.print_json(report.as_dict())
     else:
         refusals = report.refusals[:MAX_SHOWN_ENTRIES]

@@ -8,10 +8,11 @@ import re
 from datetime import datetime, timedelta
 from typing import Any
 
+import click
 import pytest
 from rich.console import Console
 
-from celery_delayq.cli import screen
+from celery_delayq.cli import delayq, screen
 
 
 @pytest.fixture
@@ -36,7 +37,7 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
 def test_a_bar_tells_the_step_and_the_time_of_day_at_which_it_ends(
     terminal: io.StringIO,
 ) -> None:
-    with screen.progress_bar(hidden=False, description="cancel") as bar:
+    with click.Context(delayq), screen.progress_bar(description="cancel") as bar:
         for done in range(0, 60, 20):
             bar(100, done, "find")
         for done in range(0, 60, 20):
@@ -50,8 +51,10 @@ def test_a_bar_tells_the_step_and_the_time_of_day_at_which_it_ends(
     assert timedelta(0) < ahead < timedelta(hours=2)
 
 
-def test_a_hidden_bar_writes_nothing(terminal: io.StringIO) -> None:
-    with screen.progress_bar(hidden=True) as bar:
-        bar(10, 5)
+def test_with_json_there_is_no_bar(terminal: io.StringIO) -> None:
+    with click.Context(delayq) as context:
+        context.meta[screen.JSON_KEY] = True
+        with screen.progress_bar() as bar:
+            bar(10, 5)
 
     assert terminal.getvalue() == ""

@@ -54,7 +54,7 @@ def dead() -> None:
 @options.number_option("--limit", help=f"Most dead letters to show; {DEFAULT_LIMIT} by default.")
 @options.flag("--all", "all_", help="Show all.")
 @options.json_lines_option
-def list_(delayq: DelayQ, filter: DeadFilter, limit: int | None, all_: bool, as_json: bool) -> None:
+def list_(delayq: DelayQ, filter: DeadFilter, limit: int | None, all_: bool) -> None:
     """Show dead letters, the oldest first.
 
     Times are local, with their offset. Ids with special characters are quoted for a shell.
@@ -69,25 +69,25 @@ def list_(delayq: DelayQ, filter: DeadFilter, limit: int | None, all_: bool, as_
     if all_ and limit is not None:
         raise click.UsageError("--all shows everything: leave out --limit")
     found = screen.with_bar(
-        lambda bar: delayq.dead_letters(filter, progress=bar), hidden=as_json, description="search"
+        lambda bar: delayq.dead_letters(filter, progress=bar), description="search"
     )
     some = found if all_ else islice(found, limit or DEFAULT_LIMIT)
-    shown = DEAD_LETTERS.print_pages(delayq, some, as_json=as_json)
-    output = screen.console(stderr=as_json)
+    shown = DEAD_LETTERS.print_pages(delayq, some)
+    output = screen.console(stderr=screen.is_json())
     if shown and not all_ and next(found, None) is not None:
         text = f"{DEAD_LETTERS.number(shown)}, and there are more: give --all or --limit."
         output.print(text, soft_wrap=True)
-    elif shown and not as_json:
+    elif shown and not screen.is_json():
         output.print(f"{DEAD_LETTERS.number(shown)}.")
     elif not shown:
-        DEAD_LETTERS.print_none(delayq, filter, stderr=as_json)
+        DEAD_LETTERS.print_none(delayq, filter, stderr=screen.is_json())
 
 
 @command(group=dead)
 @options.argument("id", "ID", DEAD_LETTER_ID_HELP)
 @options.queue_option
 @options.json_option
-def show(delayq: DelayQ, id: str, queue: str | None, as_json: bool) -> bool:
+def show(delayq: DelayQ, id: str, queue: str | None) -> bool:
     """Show why a task died, its traceback and its arguments.
 
     The arguments are JSON, as replay takes them. ID is that of a dead letter, as `dead list` shows
@@ -98,14 +98,14 @@ def show(delayq: DelayQ, id: str, queue: str | None, as_json: bool) -> bool:
       celery -A shop delayq dead show 0d1b0f6e-9f5c-4f0e-a8f5-1f6d8cf1f1a5
       celery -A shop delayq dead show mail-7 --json | jq '.dead_letters[0].due'
     """
-    with screen.progress_bar(hidden=as_json, description="search", at_once=False) as bar:
+    with screen.progress_bar(description="search", at_once=False) as bar:
         dead_letter = _find(delayq, id, queue, bar)
         found = [] if dead_letter is None else [dead_letter]
         if dead_letter is not None and dead_letter.id not in (id, id.replace("%00", "\0")):
             found = [*delayq.dead_letters(queue=queue, task_id=id, progress=bar)]
     where = "" if queue is None else f" in queue {spelled(queue)}"
     missing = f"There is no dead letter with the id {shown_id(id)}{where}."
-    return DEAD_LETTERS.show_all(delayq, found, missing, as_json=as_json)
+    return DEAD_LETTERS.show_all(delayq, found, missing)
 
 
 @command(group=dead)
@@ -127,7 +127,7 @@ def replay(delayq: DelayQ, selection: options.Selection, how: ReplayOptions) -> 
       celery -A shop delayq dead replay --all --to-queue slow
     """
     how.check(ids=bool(selection.ids))
-    action = _replaying(delayq, how, hidden=selection.as_json)
+    action = _replaying(delayq, how)
     hint = "" if how.to_queue else "; --queue is where it is, --to-queue where it goes"
     return apply(delayq, changed(action, kind=_in_queue(selection, hint)), selection)
 
@@ -146,7 +146,7 @@ def purge(delayq: DelayQ, selection: options.Selection) -> bool:
       celery -A shop delayq dead purge --task shop.remind --died-to 30d
       celery -A shop delayq dead purge --all --yes --json
     """
-    one = _by_id(delayq, delayq.purge, hidden=selection.as_json)
+    one = _by_id(delayq, delayq.purge)
     kind = _in_queue(selection)
     return apply(delayq, Action("Purge", "purged", one, delayq.purge_all, kind), selection)
 
@@ -155,7 +155,7 @@ def purge(delayq: DelayQ, selection: options.Selection) -> bool:
 @options.target_argument
 @with_dead_letter_filter
 @options.json_option
-def export(delayq: DelayQ, target: str, filter: DeadFilter, as_json: bool) -> None:
+def export(delayq: DelayQ, target: str, filter: DeadFilter) -> None:
     """Write dead letters to a file or a SQL database.
 
     They stay in Redis; `archive` moves them. TARGET is a path (JSON Lines, gzipped if it ends in
@@ -169,9 +169,9 @@ def export(delayq: DelayQ, target: str, filter: DeadFilter, as_json: bool) -> No
       celery -A shop delayq dead export sqlite:///dead.db
     """
     screen.check_queue(delayq, filter.queue)
-    with progress_of_report(hidden=as_json) as progress:
+    with progress_of_report() as progress:
         report = delayq.export_dead(target, filter, progress=progress)
-    print_archived(report, "exported", as_json=as_json, stderr=target == "-")
+    print_archived(report, "exported", stderr=target == "-")
 
 
 @command("import", group=dead)
@@ -179,9 +179,7 @@ def export(delayq: DelayQ, target: str, filter: DeadFilter, as_json: bool) -> No
 @with_dead_letter_filter
 @options.dry_run_option
 @options.json_option
-def import_(
-    delayq: DelayQ, source: str | None, filter: DeadFilter, dry_run: bool, as_json: bool
-) -> bool:
+def import_(delayq: DelayQ, source: str | None, filter: DeadFilter, dry_run: bool) -> bool:
     """Put archived or exported dead letters back.
 
     SOURCE is as for export; - is standard input. May be repeated: dead letters that exist are left
@@ -193,9 +191,9 @@ def import_(
       celery -A shop delayq dead import dead.jsonl --dry-run
       celery -A shop delayq dead import postgresql://backup@db/shop
     """
-    with progress_of_report(hidden=as_json) as progress:
+    with progress_of_report() as progress:
         report = delayq.import_dead(source, filter, dry_run=dry_run, progress=progress)
-    return print_imported(report, DEAD_LETTERS, as_json=as_json)
+    return print_imported(report, DEAD_LETTERS)
 
 
 @command(group=dead)
@@ -207,9 +205,7 @@ def import_(
     help="Only those that died longer ago than this: 90 (seconds), 1h30m, 2d.",
 )
 @options.json_option
-def archive(
-    delayq: DelayQ, url: str | None, filter: DeadFilter, older_than: float | None, as_json: bool
-) -> None:
+def archive(delayq: DelayQ, url: str | None, filter: DeadFilter, older_than: float | None) -> None:
     """Move dead letters to a SQL database.
 
     URL is sqlite:///path or postgresql://user:password@host/name. A dead letter leaves Redis when
@@ -223,9 +219,9 @@ def archive(
       celery -A shop delayq dead archive postgresql://backup@db/shop --json
     """
     screen.check_queue(delayq, filter.queue)
-    with progress_of_report(hidden=as_json) as progress:
+    with progress_of_report() as progress:
         report = delayq.archive_dead(url, filter, older_than=older_than or 0.0, progress=progress)
-    print_archived(report, "archived", as_json=as_json)
+    print_archived(report, "archived")
 
 
 def _find(delayq: DelayQ, id: str, queue: str | None, bar: Bar) -> DeadLetter | None:
@@ -245,20 +241,18 @@ def _in_queue(selection: options.Selection, hint: str = "") -> SelectedKind:
     return changed(DEAD_LETTERS, why={**DEAD_LETTERS.why, Outcome.UNKNOWN: unknown})
 
 
-def _by_id(
-    delayq: DelayQ, change: Callable[[DeadLetter], Outcome], *, hidden: bool
-) -> Callable[..., Outcome]:
+def _by_id(delayq: DelayQ, change: Callable[[DeadLetter], Outcome]) -> Callable[..., Outcome]:
     """Return a function that changes a dead letter by its id, in one queue or in all queues."""
 
     def one(id: str, *, queue: str | None, **_: Any) -> Outcome:
-        with screen.progress_bar(hidden=hidden, description="search", at_once=False) as bar:
+        with screen.progress_bar(description="search", at_once=False) as bar:
             dead_letter = _find(delayq, id, queue, bar)
         return Outcome.UNKNOWN if dead_letter is None else change(dead_letter)
 
     return one
 
 
-def _replaying(delayq: DelayQ, how: ReplayOptions, *, hidden: bool) -> Action:
+def _replaying(delayq: DelayQ, how: ReplayOptions) -> Action:
     """Return the action for a replay (click.UsageError if the ETA has passed)."""
     parts = []
     if how.args is not None or how.kwargs is not None:
@@ -295,7 +289,7 @@ def _replaying(delayq: DelayQ, how: ReplayOptions, *, hidden: bool) -> Action:
     return Action(
         "Replay",
         "replayed",
-        _by_id(delayq, one, hidden=hidden),
+        _by_id(delayq, one),
         partial(delayq.replay_all, rate=how.rate, **changes),
         DEAD_LETTERS,
         "".join(f" {part}" for part in parts),

@@ -24,9 +24,9 @@ from celery_delayq.utils.text import spelled
 MAX_REASON_CHARACTERS, MAX_BYTES_CHARACTERS = 160, 1000
 
 
-def print_archived(report: Archived, done: str, *, as_json: bool, stderr: bool = False) -> None:
+def print_archived(report: Archived, done: str, *, stderr: bool = False) -> None:
     """Print how many dead letters were exported or archived."""
-    if as_json:
+    if screen.is_json():
         screen.print_json(report.as_dict(), stderr=stderr)
         return
     text = f"{DEAD_LETTERS.number(report.dead_letters)} {done}"

@@ -65,7 +65,7 @@ periodic.add_command(import_)
     help="Only those with this status.",
 )
 @options.json_lines_option
-def list_(delayq: DelayQ, source: str | None, status: str | None, as_json: bool) -> None:
+def list_(delayq: DelayQ, source: str | None, status: str | None) -> None:
     """Show all entries, by name.
 
     "next" is the first tick that is not scheduled yet. `delayq list` shows ticks that are scheduled
@@ -84,8 +84,8 @@ def list_(delayq: DelayQ, source: str | None, status: str | None, as_json: bool)
         for entry in delayq.periodic._all()
         if source in (None, source_of(entry)) and status in (None, entry.status)
     ]
-    PERIODIC_ENTRIES.print_pages(delayq, entries, len(entries), as_json=as_json)
-    if as_json:
+    PERIODIC_ENTRIES.print_pages(delayq, entries, len(entries))
+    if screen.is_json():
         return
     output = screen.console()
     if entries:
@@ -100,7 +100,7 @@ def list_(delayq: DelayQ, source: str | None, status: str | None, as_json: bool)
 @command(group=periodic)
 @name_argument
 @options.json_option
-def show(delayq: DelayQ, name: str, as_json: bool) -> None:
+def show(delayq: DelayQ, name: str) -> None:
     """Show all fields of an entry. Exits with 1 when there is none.
 
     \b
@@ -116,7 +116,7 @@ def show(delayq: DelayQ, name: str, as_json: bool) -> None:
         if not found:  # removed meanwhile
             raise
         entry = found[0]
-    _print_entry(entry, screen.now_of(delayq), as_json=as_json)
+    _print_entry(entry, screen.now_of(delayq))
 
 
 @command("next", group=periodic)
@@ -125,7 +125,7 @@ def show(delayq: DelayQ, name: str, as_json: bool) -> None:
     "--count", type=click.IntRange(1, 10_000), default=5, show_default=True, help="Ticks to show."
 )
 @options.json_option
-def next_(delayq: DelayQ, name: str, count: int, as_json: bool) -> None:
+def next_(delayq: DelayQ, name: str, count: int) -> None:
     """Show the next ticks of an entry that are not scheduled yet.
 
     \b
@@ -134,7 +134,7 @@ def next_(delayq: DelayQ, name: str, count: int, as_json: bool) -> None:
       celery -A shop delayq periodic next report --count 9 --json | jq .ticks
     """
     ticks = delayq.periodic.next(name, count)
-    if as_json:
+    if screen.is_json():
         screen.print_json({"ticks": [tick.isoformat() for tick in ticks]})
         return
     output, now = screen.console(), screen.now_of(delayq)
@@ -151,9 +151,7 @@ def next_(delayq: DelayQ, name: str, count: int, as_json: bool) -> None:
 @with_entry
 @options.flag("--replace", help="Replace an entry of that name.")
 @options.json_option
-def add(
-    delayq: DelayQ, name: str, task: str, given: dict[str, Any], replace: bool, as_json: bool
-) -> None:
+def add(delayq: DelayQ, name: str, task: str, given: dict[str, Any], replace: bool) -> None:
     """Add an entry.
 
     Give its schedule: one of --every, --crontab, --rrule, --at and --solar. Exits with 1 when
@@ -180,7 +178,7 @@ def add(
                 "update`, or say --replace"
             ) from exc
     screen.note_unknown_task(delayq, task)
-    _print_entry(entry, now, as_json=as_json)
+    _print_entry(entry, now)
 
 
 @command(group=periodic)
@@ -195,7 +193,6 @@ def update(
     task: str | None,
     given: dict[str, Any],
     unset: tuple[str, ...],
-    as_json: bool,
 ) -> None:
     """Change the given options of an entry; all others stay.
 
@@ -223,7 +220,7 @@ def update(
         given["options"] = {key: value for key, value in options.items() if value is not None}
     with _wrong_use():
         entry = delayq.periodic.update(name, **given)
-    _print_entry(entry, now, as_json=as_json)
+    _print_entry(entry, now)
 
 
 @command(group=periodic)
@@ -231,7 +228,7 @@ def update(
 @options.flag("--ended", help="All that have ended and are not in code.")
 @options.flag("--yes", help="Do not ask, with --ended.")
 @options.json_option
-def remove(delayq: DelayQ, names: Sequence[str], ended: bool, yes: bool, as_json: bool) -> bool:
+def remove(delayq: DelayQ, names: Sequence[str], ended: bool, yes: bool) -> bool:
     """Remove entries.
 
     Their scheduled ticks are cancelled; running tasks go on. An entry in code comes back when its
@@ -249,10 +246,10 @@ def remove(delayq: DelayQ, names: Sequence[str], ended: bool, yes: bool, as_json
     if ended:
         # Not entries in code: an entry that comes back would count its runs from zero.
         names = [each.name for each in delayq.periodic.list(API_SOURCE) if each.status == "ended"]
-        if not names and not as_json:
+        if not names and not screen.is_json():
             click.echo("There are no entries that have ended.")
         if names and not yes:
-            options.check_can_ask(as_json)
+            options.check_can_ask()
             if not click.confirm(f"Remove {PERIODIC_ENTRIES.number(len(names))}?"):
                 click.echo("Nothing was changed.", err=True)
                 return False
@@ -261,13 +258,13 @@ def remove(delayq: DelayQ, names: Sequence[str], ended: bool, yes: bool, as_json
         existed = delayq.periodic.remove(name)
         return _outcome(name, existed, "removed" if existed else "unknown")
 
-    return _change_entries(names, one, as_json=as_json)
+    return _change_entries(names, one)
 
 
 @command(group=periodic)
 @names_argument
 @options.json_option
-def pause(delayq: DelayQ, names: Sequence[str], as_json: bool) -> bool:
+def pause(delayq: DelayQ, names: Sequence[str]) -> bool:
     """Fire no ticks of entries until they are resumed.
 
     They stay paused through deploys and restarts. Their scheduled ticks are cancelled.
@@ -283,13 +280,13 @@ def pause(delayq: DelayQ, names: Sequence[str], as_json: bool) -> bool:
             name, True, "paused" if isinstance(entry, UnreadableEntry) else entry.status
         )
 
-    return _change_entries(names, one, as_json=as_json)
+    return _change_entries(names, one)
 
 
 @command(group=periodic)
 @names_argument
 @options.json_option
-def resume(delayq: DelayQ, names: Sequence[str], as_json: bool) -> bool:
+def resume(delayq: DelayQ, names: Sequence[str]) -> bool:
     """Resume paused entries with their next tick.
 
     Ticks that passed meanwhile are not caught up.
@@ -304,13 +301,13 @@ def resume(delayq: DelayQ, names: Sequence[str], as_json: bool) -> bool:
         more = {} if entry.next is None else {"next": entry.next.isoformat()}
         return _outcome(name, True, entry.status, **more)
 
-    return _change_entries(names, one, as_json=as_json)
+    return _change_entries(names, one)
 
 
 @command("run-now", group=periodic)
 @names_argument
 @options.json_option
-def run_now(delayq: DelayQ, names: Sequence[str], as_json: bool) -> bool:
+def run_now(delayq: DelayQ, names: Sequence[str]) -> bool:
     """Run the task of entries once more, now.
 
     Their ticks stay as they are. Exits with 1 when one was not run: it is unknown, or an earlier
@@ -327,7 +324,7 @@ def run_now(delayq: DelayQ, names: Sequence[str], as_json: bool) -> bool:
             return _outcome(name, False, "not sent: an earlier run has not ended (--overlap)")
         return _outcome(name, True, "sent", id=id)
 
-    return _change_entries(names, one, as_json=as_json)
+    return _change_entries(names, one)
 
 
 def _outcome(name: str, done: bool, outcome: str, **more: str) -> ItemOutcome:
@@ -340,9 +337,7 @@ def _outcome(name: str, done: bool, outcome: str, **more: str) -> ItemOutcome:
     return ItemOutcome(done, outcome, quoted(name), values, note)
 
 
-def _change_entries(
-    names: Sequence[str], one: Callable[[str], ItemOutcome], *, as_json: bool
-) -> bool:
+def _change_entries(names: Sequence[str], one: Callable[[str], ItemOutcome]) -> bool:
     """Change each entry and print its outcome; return whether all entries were changed."""
 
     def change(name: str) -> ItemOutcome:
@@ -353,7 +348,7 @@ def _change_entries(
         except (RecordError, InvalidSchedule) as exc:
             return _outcome(name, False, f"failed: {spelled(str(exc))}")
 
-    return change_each(names, change, as_json=as_json)
+    return change_each(names, change)
 
 
 @contextmanager
@@ -365,8 +360,8 @@ def _wrong_use() -> Iterator[None]:
         raise click.UsageError(spelled(as_options(str(exc)))) from exc
 
 
-def _print_entry(entry: Entry, now: datetime, *, as_json: bool) -> None:
-    if as_json:
+def _print_entry(entry: Entry, now: datetime) -> None:
+    if screen.is_json():
         screen.print_json(entry.as_dict())
     else:
         PERIODIC_ENTRIES.show(entry, now)

@@ -50,9 +50,7 @@ _STYLES: dict[Result, str] = {
 @flag("--replace", help="Replace entries of the same name.")
 @dry_run_option
 @json_option
-def import_(
-    delayq: DelayQ, place: str | None, source: str, replace: bool, dry_run: bool, as_json: bool
-) -> bool:
+def import_(delayq: DelayQ, place: str | None, source: str, replace: bool, dry_run: bool) -> bool:
     """Import the entries of another scheduler, or a backup.
 
     Other schedulers are celery beat, RedBeat and django-celery-beat. Stop the beat first, and
@@ -86,7 +84,7 @@ def import_(
     for entry, result in found:
         counts[result] += 1
         when = None if entry.definition is None else describe(entry.definition.schedule)
-        if as_json:
+        if screen.is_json():
             values = {"name": entry.name, "result": result, "when": when, "why": entry.problem}
             screen.print_json({**values, "enabled": entry.enabled})
             continue
@@ -98,7 +96,7 @@ def import_(
         if entry.problem is not None:
             text.append(f"  {spelled(entry.problem)}", "default")
         output.print(text, soft_wrap=True)
-    if not as_json:
+    if not screen.is_json():
         output.print(_summary(counts, dry_run=dry_run), soft_wrap=True)
     return not counts["refused"]
 
