@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 from celery_delayq.errors import CommandRefused
 from celery_delayq.model.lookup import to_text
 from celery_delayq.model.totals import TickTotals, Totals
-from celery_delayq.store.keys import Keys, Layout
+from celery_delayq.store.keys import Keys, Layout, queue_name
 from celery_delayq.store.scan import PAGE_MESSAGES, ScanStore, answered
 from celery_delayq.store.scripting.calls import Call, Command, Steps, pack
 from celery_delayq.store.scripting.refusals import is_denied
@@ -124,7 +124,7 @@ class GaugeStore(StorePart):
         return ServerGauges(
             now=seconds * 1000 + micros // 1000,
             skew=here - (seconds + micros / 1_000_000),
-            registry={name: text for each, text in registry.items() if (name := _name(each))},
+            registry={name: text for each, text in registry.items() if (name := queue_name(each))},
             paused=frozenset(to_text(name[1:]) for name in control if name[:1] == b"q"),
             ticks=TickTotals.read(ticks),
             dispatched=foreign.parse_integer(clock.get(b"dispatched", b"")),
@@ -246,10 +246,3 @@ def _is_broken(reply: Any) -> bool:
     if "WRONGTYPE" not in str(reply):
         raise reply
     return True
-
-
-def _name(queue: bytes) -> str | None:
-    try:
-        return queue.decode()
-    except UnicodeDecodeError:
-        return None

@@ -321,3 +321,11 @@ class Keys:
     def stock(self, name: str) -> str:
         """Return the full name of a kombu key that is given without the prefix."""
         return f"{self.prefix}{name}"
+
+
+def queue_name(name: bytes) -> str | None:
+    """Return the name of a queue; None for bytes that are not UTF-8, so not a queue of ours."""
+    try:
+        return name.decode()
+    except UnicodeDecodeError:
+        return None

@@ -19,7 +19,7 @@ from celery_delayq.model.delivery import split_leased
 from celery_delayq.model.envelope import PROPERTY, Record, due_of_eta
 from celery_delayq.model.lookup import StatusCode, to_bytes, to_text
 from celery_delayq.model.names import QUEUE_KEYS, is_utf8
-from celery_delayq.store.keys import Layout
+from celery_delayq.store.keys import Layout, queue_name
 from celery_delayq.store.scan import PAGE_MESSAGES, ScanStore
 from celery_delayq.store.scripting.runner import ScriptRunner, StorePart
 from celery_delayq.utils import foreign
@@ -85,6 +85,12 @@ class RepairPart(StorePart):
         super().__init__(runner)
         self._scan = ScanStore(runner)
 
+    def _page(
+        self, script: str, queue: str | None, cursor: int, repair: bool, *first: str | int
+    ) -> Batch:
+        """Check a batch of a key from a cursor on. ARGV begin with *first*."""
+        return self._look(script, queue, [*first, cursor, CALL_MEMBERS, int(repair)])
+
     def _look(self, name: str, queue: str | None, args: Sequence[Any], **keys: Any) -> Batch:
         """Check a batch of a key, in several calls if there is much to read."""
         first = part = Batch.read(self._run(name, queue, args, **keys))
@@ -124,13 +130,8 @@ class RepairStore(RepairPart):
         members = chain.from_iterable(
             self._runner.client.zscan_iter(key, count=SCAN_COUNT) for key in indexes
         )
-        names = set()
-        for name, _ in members:
-            try:
-                names.add(name.decode())
-            except UnicodeDecodeError:
-                continue  # dispatchers remove such names
-        return names
+        # Dispatchers remove other names.
+        return {queue for name, _ in members if (queue := queue_name(name))}
 
     def leaseholders(self, queue: str) -> set[str]:
         """Return the worker ids that have a lease on a queue, or had a lease recently."""
@@ -159,7 +160,7 @@ class RepairStore(RepairPart):
         """Check a batch of the index by task. Do this before the records, which may get their due
         times from the index.
         """
-        return self._look("repair/index", queue, [queue, cursor, CALL_MEMBERS, int(repair)])
+        return self._page("repair/index", queue, cursor, repair, queue)
 
     def entries(self, queue: str, cursor: int, *, repair: bool) -> Batch:
         """Check a batch of the records.
@@ -187,19 +188,15 @@ class RepairStore(RepairPart):
 
     def due(self, queue: str, cursor: int, *, repair: bool) -> Batch:
         """Check a batch of the schedule."""
-        return self._look("repair/due", queue, [queue, cursor, CALL_MEMBERS, int(repair)])
+        return self._page("repair/due", queue, cursor, repair, queue)
 
     def dead_letters(self, queue: str, cursor: int, *, repair: bool) -> Batch:
         """Check a batch of the dead letters."""
-        return self._dead_letters(queue, 1, cursor, repair)
+        return self._page("repair/dead_letters", queue, cursor, repair, 1)
 
     def deaths(self, queue: str, cursor: int, *, repair: bool) -> Batch:
         """Check a batch of the dead letters' times of death."""
-        return self._dead_letters(queue, 2, cursor, repair)
-
-    def _dead_letters(self, queue: str, which: int, cursor: int, repair: bool) -> Batch:
-        args = [which, cursor, CALL_MEMBERS, int(repair)]
-        return self._look("repair/dead_letters", queue, args)
+        return self._page("repair/dead_letters", queue, cursor, repair, 2)
 
     def periodic_size(self) -> int:
         """Return the number of periodic entries to check; 0 for a key of a wrong type."""
@@ -210,7 +207,7 @@ class RepairStore(RepairPart):
 
     def periodic(self, _: str, cursor: int, *, repair: bool) -> Batch:
         """Check a batch of the periodic entries, which belong to no queue."""
-        return self._look("repair/periodic", None, [cursor, CALL_MEMBERS, int(repair)])
+        return self._page("repair/periodic", None, cursor, repair)
 
     def leases(self, queue: str, worker_ids: Sequence[str], lease: float, *, repair: bool) -> Batch:
         """Check the leases of some processes on a queue.

@@ -100,9 +100,6 @@ class RepairTracking(RepairPart):
         """Check a batch of the leased index."""
         return self._page("repair/tracking", queue, cursor, repair, "running")
 
-    def _page(self, script: str, queue: str, cursor: int, repair: bool, *first: str) -> Batch:
-        return self._look(script, queue, [*first, cursor, CALL_MEMBERS, int(repair)])
-
     def totals(
         self, queue: str, layout: Layout, worker_ids: Sequence[str], *, repair: bool
     ) -> Batch | None:

@@ -16,7 +16,7 @@ from celery_delayq.store.control import ControlStore
 from celery_delayq.store.dead_letters import DeadLetterStore
 from celery_delayq.store.gauges import GaugeStore
 from celery_delayq.store.history import HistoryStore
-from celery_delayq.store.keys import Layout
+from celery_delayq.store.keys import Layout, queue_name
 from celery_delayq.store.leases import LeaseStore
 from celery_delayq.store.periodic import PeriodicStore
 from celery_delayq.store.repair import RepairStore
@@ -256,7 +256,7 @@ class Store(ScriptRunner):
     def registry(self) -> dict[str, bytes]:
         """Return the stored layout of every registered queue."""
         found = cast("dict[bytes, bytes]", self.client.hgetall(self.keys.queues))
-        return {name: layout for queue, layout in found.items() if (name := _name(queue))}
+        return {name: layout for queue, layout in found.items() if (name := queue_name(queue))}
 
     def registered(self, queue: str) -> dict[str, bytes]:
         """Return the registry's entry for one queue; empty if it has none."""
@@ -418,19 +418,11 @@ class Store(ScriptRunner):
 
     def _queue(self, index: str, member: bytes) -> str | None:
         """Return the queue at the head of an index. Remove a member that is not a queue's name."""
-        name = _name(member)
+        name = queue_name(member)
         if name is None:
             logger.error("Removed %r from %s: it is no name of a queue", member, index)
             self.client.zrem(index, member)
         return name or None
-
-
-def _name(queue: bytes) -> str | None:
-    """Return the name of a queue; None for bytes that are not UTF-8, so not a queue of ours."""
-    try:
-        return queue.decode()
-    except UnicodeDecodeError:
-        return None
 
 
 def layouts(registry: Mapping[str, bytes]) -> dict[str, Layout]:
