@@ -186,6 +186,7 @@ def test_a_publish_to_a_master_that_hangs_is_replaced_and_wakes(
 
     with shard.master.client() as former:
         wait_until(lambda: former.role()[0] == b"slave", TIMEOUT, "the former master follows")
+    wait_until(scene.cluster.is_served, TIMEOUT, "all nodes to know the new master")
     assert (DelayQ.of(scene.app).get("a") is not None) == is_kept
 
 
