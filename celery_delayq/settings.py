@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import Field, dataclass, field, fields, replace
 from difflib import get_close_matches
 from functools import partial
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from celery_delayq.errors import ConfigError, NotSupported
@@ -30,6 +31,17 @@ _whole, _seconds = partial(_number, "a whole number"), partial(_number, "a numbe
 def _text(default: str, pattern: str, expected: str) -> Any:
     """Declare a text that must match *pattern* completely."""
     return field(default=default, metadata={"pattern": pattern, "expected": expected})
+
+
+def _only_on(broker: str, declared: Any) -> Any:
+    """Declare a setting that only one kind of broker accepts: ``redis`` or ``amqp``."""
+    if not isinstance(declared, Field):
+        declared = field(default=declared)
+    declared.metadata = MappingProxyType({**declared.metadata, "broker": broker})
+    return declared
+
+
+_on_redis, _on_rabbitmq = partial(_only_on, "redis"), partial(_only_on, "amqp")
 
 
 class Hidden:
@@ -69,15 +81,6 @@ QUEUE_SETTINGS = (
     *("dead_letters_age", "dead_letters_max"),
 )
 
-#: Settings for one kind of broker only. The other kind refuses them.
-ON_REDIS = (
-    *("max_scheduled", "max_ready", "promote_rate", "queues", "wait_replicas"),
-    *("history", "dead_letters_archive", "dead_letters_archive_after", "dead_letters_max"),
-    *("dispatch", "dispatch_interval", "dispatch_batch", "registry_refresh", "block_timeout"),
-    *("lease", "wait_timeout", "revoke_expires", "cluster_tags"),
-)
-ON_RABBITMQ = ("unit", "max_delay", "prefix", "queue_type", "max_length", "declare")
-
 
 @dataclass(frozen=True, slots=True)
 class Settings:
@@ -88,24 +91,24 @@ class Settings:
     """
 
     #: Whether a process that consumes also promotes due entries.
-    dispatch: bool = True
+    dispatch: bool = _on_redis(True)
 
     #: Longest time between two looks at the schedule, in seconds. The longest delay by a lost
     #: wake-up.
-    dispatch_interval: float = _seconds(1.0, 0.01, 1.0)
+    dispatch_interval: float = _on_redis(_seconds(1.0, 0.01, 1.0))
 
     #: Most entries that one script call promotes. More than 50 count as 50, because other clients
     #: wait for the call.
-    dispatch_batch: int = _whole(50, 1, 1000)
+    dispatch_batch: int = _on_redis(_whole(50, 1, 1000))
 
     #: Seconds between two readings of the registry of queues and their priority steps.
-    registry_refresh: float = _seconds(30.0, 1.0, 3600.0)
+    registry_refresh: float = _on_redis(_seconds(30.0, 1.0, 3600.0))
 
     #: Shorter delays skip the schedule, and the worker waits for them. In seconds.
     min_delay: float = _seconds(0.0, 0.0, 60.0)
 
     #: Seconds without a lease heartbeat after which other processes get the messages of a process.
-    lease: float = _seconds(30.0, 1.0, 86_400.0)
+    lease: float = _on_redis(_seconds(30.0, 1.0, 86_400.0))
 
     #: After this number of deaths of its worker a task is delivered alone; the next death makes it
     #: a dead letter. 0: no limit.
@@ -113,22 +116,22 @@ class Settings:
 
     #: Longest wait of an idle consumer between two looks at its ready lists, in seconds. Below the
     #: default, the consumer polls its ready lists and does not wait for a dispatcher's wake-up.
-    block_timeout: float = _seconds(1.05, 0.01, 1.05)
+    block_timeout: float = _on_redis(_seconds(1.05, 0.01, 1.05))
 
     #: Number of replicas that must have a message before a publish returns (``WAIT``).
-    wait_replicas: int = _whole(0, 0, 100)
+    wait_replicas: int = _on_redis(_whole(0, 0, 100))
 
     #: Seconds to wait for these replicas.
-    wait_timeout: float = _seconds(1.0, 0.01, 60.0)
+    wait_timeout: float = _on_redis(_seconds(1.0, 0.01, 60.0))
 
     #: Most entries of a queue that become ready per second. 0: no limit.
-    promote_rate: float = _number("a number", 0.0, 0.0, 1_000_000.0)
+    promote_rate: float = _on_redis(_number("a number", 0.0, 0.0, 1_000_000.0))
 
     #: Most ready messages of a queue. Further entries stay scheduled. 0: no limit.
-    max_ready: int = _whole(0, 0, 1_000_000_000)
+    max_ready: int = _on_redis(_whole(0, 0, 1_000_000_000))
 
     #: Most scheduled entries of a queue. Further entries raise ``QueueFull``. 0: no limit.
-    max_scheduled: int = _whole(0, 0, 1_000_000_000)
+    max_scheduled: int = _on_redis(_whole(0, 0, 1_000_000_000))
 
     #: Whether a task that failed for good becomes a dead letter. Rejected messages always do.
     dead_letters: bool = True
@@ -137,54 +140,56 @@ class Settings:
     dead_letters_age: float = _seconds(7_776_000.0, 0.0, 3_153_600_000.0)
 
     #: Most dead letters of a queue. The oldest are dropped first. 0: no limit.
-    dead_letters_max: int = _whole(100_000, 0, 1_000_000_000)
+    dead_letters_max: int = _on_redis(_whole(100_000, 0, 1_000_000_000))
 
     #: SQLAlchemy URL of the database to which workers move dead letters. Empty: none.
-    dead_letters_archive: str = field(default="", repr=False)
+    dead_letters_archive: str = _on_redis(field(default="", repr=False))
 
     #: Age at which workers move dead letters to the database, in seconds.
-    dead_letters_archive_after: float = _seconds(3600.0, 0.0, 3_153_600_000.0)
+    dead_letters_archive_after: float = _on_redis(_seconds(3600.0, 0.0, 3_153_600_000.0))
 
     #: Approximate number of kept runs of all queues. The oldest are dropped first. 0: none.
-    history: int = _whole(0, 0, 100_000_000)
+    history: int = _on_redis(_whole(0, 0, 100_000_000))
 
     #: Absolute path of a file that the worker's loop touches every second, for liveness probes.
     #: Empty: none. Celery's ``%n`` (node), ``%h`` (node and host) and ``%d`` (domain) are replaced.
     liveness_file: str = _text("", r"|/[^\0]*[^/\0]", "the absolute path of a file")
 
     #: Seconds for which Redis remembers a revoked id.
-    revoke_expires: float = _seconds(86_400.0, 1.0, 31_536_000.0)
+    revoke_expires: float = _on_redis(_seconds(86_400.0, 1.0, 31_536_000.0))
 
     #: Redis Cluster: number of hash tags over which queues are spread. It cannot change later.
-    cluster_tags: int = _whole(12, 1, 1024)
+    cluster_tags: int = _on_redis(_whole(12, 1, 1024))
 
     #: RabbitMQ: the shortest delay and the step of all delays, in seconds. The same in all
     #: processes.
-    unit: float = _seconds(0.025, 0.005, 60.0)
+    unit: float = _on_rabbitmq(_seconds(0.025, 0.005, 60.0))
 
     #: RabbitMQ: the longest delay, in seconds. Longer delays are refused. 0: the longest possible
     #: one, which is 4^16 units, 3.4 years with the default unit.
-    max_delay: float = _seconds(0.0, 0.0, 3_153_600_000.0)
+    max_delay: float = _on_rabbitmq(_seconds(0.0, 0.0, 3_153_600_000.0))
 
     #: RabbitMQ: first word of the names of all exchanges and queues of this package.
-    prefix: str = _text(
-        "delayq",
-        r"(?!amq\.)[A-Za-z0-9_.-]{1,40}",
-        "up to 40 letters, digits, '_', '.' or '-', and not 'amq.' first",
+    prefix: str = _on_rabbitmq(
+        _text(
+            "delayq",
+            r"(?!amq\.)[A-Za-z0-9_.-]{1,40}",
+            "up to 40 letters, digits, '_', '.' or '-', and not 'amq.' first",
+        )
     )
 
     #: RabbitMQ: the type of the queues in which messages wait, ``quorum`` or ``classic``.
-    queue_type: str = _text("quorum", "quorum|classic", "'quorum' or 'classic'")
+    queue_type: str = _on_rabbitmq(_text("quorum", "quorum|classic", "'quorum' or 'classic'"))
 
     #: RabbitMQ: most messages of one delay queue. A full queue refuses messages. 0: no limit.
-    max_length: int = _whole(0, 0, 1_000_000_000)
+    max_length: int = _on_rabbitmq(_whole(0, 0, 1_000_000_000))
 
     #: RabbitMQ: whether to declare exchanges and queues, or only to check that they exist.
-    declare: bool = True
+    declare: bool = _on_rabbitmq(True)
 
     #: Limits by queue: a mapping with ``promote_rate``, ``max_ready``, ``max_scheduled``,
     #: ``dead_letters_age`` and ``dead_letters_max`` of the queue.
-    queues: Mapping[str, Limits] = field(default_factory=dict, hash=False)
+    queues: Mapping[str, Limits] = _on_redis(field(default_factory=dict, hash=False))
 
     def limits(self, queue: str) -> Limits:
         """Return the limits of a queue."""
@@ -243,6 +248,13 @@ class Settings:
             )
         own = {name: _limits(settings, name, limits) for name, limits in queues.items()}
         return replace(settings, queues=own)
+
+
+#: Settings for one kind of broker only. The other kind refuses them.
+ON_REDIS, ON_RABBITMQ = (
+    tuple(each.name for each in fields(Settings) if each.metadata.get("broker") == broker)
+    for broker in ("redis", "amqp")
+)
 
 
 def misplaced_option_warnings(
