@@ -19,7 +19,7 @@ from celery_delayq.errors import ConfigError, InvalidOption
 from celery_delayq.schedule.items import Item, ItemOutcome, ManyReport
 from celery_delayq.schedule.schedule_many import SEND_BATCH
 from celery_delayq.utils.bridge import read_error
-from celery_delayq.utils.delegation import delegate
+from celery_delayq.utils.delegation import delegate, method_of
 
 if TYPE_CHECKING:
     from celery.result import AsyncResult
@@ -247,7 +247,7 @@ class AsyncDelayQ:
 
     entries = iterated(DelayQ.entries)
     history = iterated(DelayQ.history)
-    dead_letters = iterated(delegate("dead_letters", DeadLetters.__call__))
+    dead_letters = iterated(method_of("dead_letters", DeadLetters.__call__))
 
     # -- methods without I/O are not async
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from celery_delayq.aio.calls import in_thread, iterated
 from celery_delayq.periodic.client import PeriodicTasks
-from celery_delayq.utils.delegation import delegate
+from celery_delayq.utils.delegation import method_of
 
 
 class AsyncPeriodicTasks:
@@ -15,14 +15,14 @@ class AsyncPeriodicTasks:
     def __init__(self, client: Any) -> None:
         self._bound = client._bound
 
-    add = in_thread(delegate("periodic", PeriodicTasks.add))
-    update = in_thread(delegate("periodic", PeriodicTasks.update))
-    remove = in_thread(delegate("periodic", PeriodicTasks.remove))
-    pause = in_thread(delegate("periodic", PeriodicTasks.pause))
-    resume = in_thread(delegate("periodic", PeriodicTasks.resume))
-    run_now = in_thread(delegate("periodic", PeriodicTasks.run_now))
-    get = in_thread(delegate("periodic", PeriodicTasks.get))
-    list = in_thread(delegate("periodic", PeriodicTasks.list))
-    iterate = iterated(delegate("periodic", PeriodicTasks.iterate))
-    unreadable = in_thread(delegate("periodic", PeriodicTasks.unreadable))
-    next = in_thread(delegate("periodic", PeriodicTasks.next))
+    add = in_thread(method_of("periodic", PeriodicTasks.add))
+    update = in_thread(method_of("periodic", PeriodicTasks.update))
+    remove = in_thread(method_of("periodic", PeriodicTasks.remove))
+    pause = in_thread(method_of("periodic", PeriodicTasks.pause))
+    resume = in_thread(method_of("periodic", PeriodicTasks.resume))
+    run_now = in_thread(method_of("periodic", PeriodicTasks.run_now))
+    get = in_thread(method_of("periodic", PeriodicTasks.get))
+    list = in_thread(method_of("periodic", PeriodicTasks.list))
+    iterate = iterated(method_of("periodic", PeriodicTasks.iterate))
+    unreadable = in_thread(method_of("periodic", PeriodicTasks.unreadable))
+    next = in_thread(method_of("periodic", PeriodicTasks.next))

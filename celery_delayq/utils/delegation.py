@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -25,6 +25,30 @@ def method_of(
     return call
 
 
+class _Delegated:
+    """A descriptor for the method of the same name of an attribute.
+
+    It returns the method itself, so a call has no frame in between.
+
+    Read from the class, it is a function with the signature and the docstring of *method*.
+    """
+
+    def __init__(self, attribute: str, method: Callable[..., Any]) -> None:
+        self._attribute = attribute
+        self._name = method.__name__
+
+        @wraps(method)
+        def call(instance: Any, /, *args: Any, **kwargs: Any) -> Any:
+            return self.__get__(instance)(*args, **kwargs)
+
+        self.__func__ = call
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        if instance is None:
+            return self.__func__
+        return getattr(getattr(instance, self._attribute), self._name)
+
+
 def delegate(
     attribute: str, method: Callable[Concatenate[Any, P], T]
 ) -> Callable[Concatenate[Any, P], T]:
@@ -32,10 +56,4 @@ def delegate(
 
     The class of the attribute may override *method*.
     """
-
-    @wraps(method)
-    def call(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        own: Callable[P, T] = getattr(getattr(self, attribute), method.__name__)
-        return own(*args, **kwargs)
-
-    return call
+    return cast("Callable[Concatenate[Any, P], T]", _Delegated(attribute, method))
