@@ -83,16 +83,16 @@ class _Check:
         with self._wrong_type_as_finding(""):
             known = layouts(self._store.registry())
         with self._wrong_type_as_finding(""):
-            names = self._checks.named()
+            names = self._checks.indexed_queues()
         names |= known.keys()
         if queue is not None:
             names &= {queue}
-        self._holders = self._checks.holders(queue)
+        self._holders = self._checks.worker_ids_by_queue(queue)
         names |= {*self._holders}
         report = self._report
         queues = sorted(names)
         report.queues += queues
-        report.total += sum(sum(self._checks.sizes(name)) for name in names)
+        report.total += sum(sum(self._checks.key_sizes(name)) for name in names)
         if queue is None:
             report.total += self._checks.periodic_size()
         yield report
@@ -101,33 +101,33 @@ class _Check:
             self._types(name, self._tracks.wrong_types(name, layout))
             yield from self._check_running(name)
             for look in (
-                self._checks.index,
-                self._checks.entries,
-                self._checks.due,
-                self._tracks.paused_due,
-                self._tracks.waiting,
-                self._tracks.running,
-                self._checks.dead_letters,
-                self._checks.deaths,
+                self._checks.check_index,
+                self._checks.check_entries,
+                self._checks.check_due,
+                self._tracks.check_paused_due,
+                self._tracks.check_ready,
+                self._tracks.check_leased,
+                self._checks.check_dead_letters,
+                self._checks.check_death_times,
             ):
                 yield from self._walk(name, look)
             with self._wrong_type_as_finding(name):
                 for ids in [*batches(self._all_holders(name), CALL_MEMBERS)] or [[]]:
                     self._add_findings(
-                        name, self._checks.leases(name, ids, self._lease, repair=self._repair)
+                        name, self._checks.check_leases(name, ids, self._lease, repair=self._repair)
                     )
             with self._wrong_type_as_finding(name):
                 # A queue with a promote_rate below 1 is promoted less than once a second.
                 rate = layout.limits.promote_rate
                 deferred = max(DEFER_SECONDS, 1 / rate if rate else 0)
                 self._add_findings(
-                    name, self._checks.queue(name, layout, deferred, repair=self._repair)
+                    name, self._checks.check_queue(name, layout, deferred, repair=self._repair)
                 )
             with self._wrong_type_as_finding(name):
                 self._totals(name, layout)
             yield report
         if queue is None:
-            yield from self._walk("", self._checks.periodic)
+            yield from self._walk("", self._checks.check_periodic)
 
     def _walk(self, queue: str, look: Callable[..., Batch]) -> Iterator[Report]:
         """Check all members of a key in batches."""
@@ -162,7 +162,7 @@ class _Check:
 
     def _add_missing(self, queue: str, holder: str, group: Sequence[Tracked]) -> None:
         """Report messages that count as leased to a process, but were not found."""
-        gone = self._tracks.gone(queue, [holder], group, repair=self._repair)
+        gone = self._tracks.check_gone(queue, [holder], group, repair=self._repair)
         if gone is not None:
             self._add_findings(queue, gone)
         else:
@@ -179,7 +179,7 @@ class _Check:
             return
         for _ in range(COUNT_ATTEMPTS):
             holders = self._all_holders(queue)
-            batch = self._tracks.totals(queue, layout, holders, repair=self._repair)
+            batch = self._tracks.check_totals(queue, layout, holders, repair=self._repair)
             if batch is not None:
                 self._add_findings(queue, batch)
                 return
@@ -190,7 +190,7 @@ class _Check:
 
     def _all_holders(self, queue: str) -> list[str]:
         """Return the processes that may have leased messages, with or without a valid lease."""
-        return sorted({*self._holders.get(queue, ()), *self._checks.leaseholders(queue)})
+        return sorted({*self._holders.get(queue, ()), *self._checks.worker_ids_of(queue)})
 
     def _add_findings(self, queue: str, batch: Batch) -> None:
         for found in batch.found:

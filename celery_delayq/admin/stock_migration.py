@@ -146,7 +146,7 @@ def to_stock(app: Celery, *, dry_run: bool = False, spare_living: bool = False) 
         returning = _ReturnToStock(store, dry_run=dry_run, spare_living=spare_living)
         known = layouts(store.registry())
         empty: dict[str, set[str]] = {queue: set() for queue in known}
-        holders = {**empty, **returning.repair.holders()}
+        holders = {**empty, **returning.repair.worker_ids_by_queue()}
         returning.moved.total = sum(returning.count(*each) for each in holders.items())
         yield returning.moved
         for queue, worker_ids in holders.items():
@@ -337,7 +337,7 @@ class _ReturnToStock:
         """Remove leases without messages, expired or not."""
         if self.dry_run:
             return
-        names = self.repair.leaseholders(queue)
+        names = self.repair.worker_ids_of(queue)
         if self.spare_living:
             names = {name for name in names if not self.repair.lives(name)}
         # One call even without names: it also removes a queue without leases from their index.

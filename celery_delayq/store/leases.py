@@ -220,9 +220,9 @@ class LeaseStore(StorePart):
 
         *runs* has a line for the history by field of each message; ``b""`` for no line.
         """
-        most = self._runner.limits(queue).history
-        lines = joined(runs.values()) if most else b""
-        return self._new_call("leases/ack", queue, [most, lines, *runs], leased=worker_id)
+        history_size = self._runner.limits(queue).history
+        lines = joined(runs.values()) if history_size else b""
+        return self._new_call("leases/ack", queue, [history_size, lines, *runs], leased=worker_id)
 
     def extend(self, queue: str, worker_id: str, lease: float) -> int:
         """Extend the lease on a queue to *lease* seconds from now. Return the number of leased
@@ -245,17 +245,19 @@ class LeaseStore(StorePart):
         layout: Layout | None = None,
         last: bool = False,
         counted: Counted = "nothing",
-        most: int = 0,
+        max_deliveries: int = 0,
         details: bytes = b"",
     ) -> tuple[int, int]:
         """Requeue messages, to run next or, with *last*, after all others.
 
         Parameters
         ----------
-        most : int
-            A message that killed its process more than *most* times becomes a dead letter; with 0
-            never. A message that was leased more than *most* times to workers that *died* is
-            delivered alone first, as in :meth:`reclaim_expired`.
+        counted : "nothing" | "requeued" | "crashed" | "died"
+            What the delivery counts as.
+        max_deliveries : int
+            A message that killed its process ("crashed") more often becomes a dead letter. A
+            message whose worker died ("died") more often is delivered alone first, as in
+            :meth:`reclaim_expired`. 0: no limit.
         details : bytes
             Details for the dead letter: how the process of the message ended.
 
@@ -266,7 +268,7 @@ class LeaseStore(StorePart):
         """
         layout = layout or self._runner.layout
         order, steps = "last" if last else "first", layout.steps
-        args = [order, counted, most, details, to_bytes(worker_id), len(steps), *steps]
+        args = [order, counted, max_deliveries, details, to_bytes(worker_id), len(steps), *steps]
         requeued = dead_lettered = 0
         remaining = [*map(to_bytes, fields)]
         while remaining:
@@ -294,8 +296,8 @@ class LeaseStore(StorePart):
         *details* are JSON that people and commands show. *run* is a line for the history.
         """
         texts = dead_letter_text(id), dead_letter_text(reason)
-        most = self._runner.limits(queue).history
-        args = [field, *texts, queue, self._runner.layout.text, details, most, run]
+        history_size = self._runner.limits(queue).history
+        args = [field, *texts, queue, self._runner.layout.text, details, history_size, run]
         args.append(kind_of(reason))
         return bool(self._run("leases/dead_letter", queue, args, leased=worker_id))
 
@@ -380,16 +382,16 @@ class LeaseStore(StorePart):
         layout: Layout,
         worker_id: str,
         limit: int,
-        most: int,
+        max_deliveries: int,
         max_gap: float = 10.0,
     ) -> Reclaimed:
         """Reclaim up to about *limit* messages of a worker id whose lease has ended.
 
-        A message that was leased more than *most* times by processes that died is delivered alone.
-        If its next process dies too, the message becomes a dead letter. With *most* 0 there is no
-        limit. *max_gap* as in :meth:`~celery_delayq.store.schedule.Store.next_queue`.
+        After *max_deliveries* deaths of its process a message is delivered alone. If that process
+        dies too, the message becomes a dead letter. 0: no limit. *max_gap* as in
+        :meth:`~celery_delayq.store.schedule.Store.next_queue`.
         """
-        args = [queue, to_bytes(worker_id), limit, most, _ms(max_gap), *layout.steps]
+        args = [queue, to_bytes(worker_id), limit, max_deliveries, _ms(max_gap), *layout.steps]
         more, *numbers = self._run(
             "leases/reclaim_expired", queue, args, layout=layout, leased=worker_id
         )

@@ -108,7 +108,7 @@ class RepairStore(RepairPart):
 
     # -- queues and processes
 
-    def holders(self, queue: str | None = None) -> dict[str, set[str]]:
+    def worker_ids_by_queue(self, queue: str | None = None) -> dict[str, set[str]]:
         """Return the queues that have keys of ours, with the worker ids that have leased messages.
 
         Reads the whole database once (SCAN). With *queue*, only that queue is returned.
@@ -124,7 +124,7 @@ class RepairStore(RepairPart):
                 holders.setdefault(match[1], set()).update(worker_ids)
         return holders
 
-    def named(self) -> set[str]:
+    def indexed_queues(self) -> set[str]:
         """Return the queues in the next-due index or the index of leases."""
         indexes = (self._keys.next_due, self._keys.lease_ends)
         members = chain.from_iterable(
@@ -133,7 +133,7 @@ class RepairStore(RepairPart):
         # Dispatchers remove other names.
         return {queue for name, _ in members if (queue := queue_name(name))}
 
-    def leaseholders(self, queue: str) -> set[str]:
+    def worker_ids_of(self, queue: str) -> set[str]:
         """Return the worker ids that have a lease on a queue, or had a lease recently."""
         key, client = self._keys.queue(queue), self._runner.client
         found = chain(
@@ -142,7 +142,7 @@ class RepairStore(RepairPart):
         )
         return {to_text(name) for name, _ in found}
 
-    def sizes(self, queue: str) -> list[int]:
+    def key_sizes(self, queue: str) -> list[int]:
         """Return the numbers of members to check, one for each key, in no fixed order."""
         key = self._keys.queue(queue)
         with self._runner.client.pipeline(transaction=False) as pipe:
@@ -156,13 +156,13 @@ class RepairStore(RepairPart):
 
     # -- drift
 
-    def index(self, queue: str, cursor: int, *, repair: bool) -> Batch:
+    def check_index(self, queue: str, cursor: int, *, repair: bool) -> Batch:
         """Check a batch of the index by task. Do this before the records, which may get their due
         times from the index.
         """
         return self._page("repair/index", queue, cursor, repair, queue)
 
-    def entries(self, queue: str, cursor: int, *, repair: bool) -> Batch:
+    def check_entries(self, queue: str, cursor: int, *, repair: bool) -> Batch:
         """Check a batch of the records.
 
         A record that is not in the schedule is due at the ETA of its message; without an ETA, now.
@@ -173,28 +173,30 @@ class RepairStore(RepairPart):
         if lost and repair:
             hash_ = self._keys.queue(queue).entries
             records = self._scan.values(hash_, lost)
-            batch.found.extend(self.schedule(queue, dict(zip(lost, records, strict=True))).found)
+            batch.found.extend(
+                self.check_schedule(queue, dict(zip(lost, records, strict=True))).found
+            )
         elif lost:
             ids = [_text(id) for id in lost]
             batch.found.append(Found("unscheduled", len(ids), 0, ids[:MAX_EXAMPLES]))
         return batch
 
-    def schedule(self, queue: str, records: Mapping[bytes, bytes | None]) -> Batch:
+    def check_schedule(self, queue: str, records: Mapping[bytes, bytes | None]) -> Batch:
         """Put records that are not in the schedule back into it, by the ETAs of their messages."""
         args: list[Any] = [queue]
         for id, record in records.items():
             args += id, _due_ms(record)
         return self._look("repair/schedule", queue, args)
 
-    def due(self, queue: str, cursor: int, *, repair: bool) -> Batch:
+    def check_due(self, queue: str, cursor: int, *, repair: bool) -> Batch:
         """Check a batch of the schedule."""
         return self._page("repair/due", queue, cursor, repair, queue)
 
-    def dead_letters(self, queue: str, cursor: int, *, repair: bool) -> Batch:
+    def check_dead_letters(self, queue: str, cursor: int, *, repair: bool) -> Batch:
         """Check a batch of the dead letters."""
         return self._page("repair/dead_letters", queue, cursor, repair, 1)
 
-    def deaths(self, queue: str, cursor: int, *, repair: bool) -> Batch:
+    def check_death_times(self, queue: str, cursor: int, *, repair: bool) -> Batch:
         """Check a batch of the dead letters' times of death."""
         return self._page("repair/dead_letters", queue, cursor, repair, 2)
 
@@ -205,11 +207,13 @@ class RepairStore(RepairPart):
         except CommandRefused:
             return 0
 
-    def periodic(self, _: str, cursor: int, *, repair: bool) -> Batch:
+    def check_periodic(self, _: str, cursor: int, *, repair: bool) -> Batch:
         """Check a batch of the periodic entries, which belong to no queue."""
         return self._page("repair/periodic", None, cursor, repair)
 
-    def leases(self, queue: str, worker_ids: Sequence[str], lease: float, *, repair: bool) -> Batch:
+    def check_leases(
+        self, queue: str, worker_ids: Sequence[str], lease: float, *, repair: bool
+    ) -> Batch:
         """Check the leases of some processes on a queue.
 
         Parameters
@@ -227,7 +231,7 @@ class RepairStore(RepairPart):
         args = [queue, *map(to_bytes, worker_ids)]
         self._run("leases/forget_empty", queue, args, leased_of_workers=leased)
 
-    def queue(self, queue: str, layout: Layout, deferred: float, *, repair: bool) -> Batch:
+    def check_queue(self, queue: str, layout: Layout, deferred: float, *, repair: bool) -> Batch:
         """Check the entries of a queue in the next-due index and the registry.
 
         The planned look at the queue may be up to *deferred* seconds late.
@@ -260,7 +264,7 @@ class RepairStore(RepairPart):
             found.update(map(_digest, self._in_list(ready)))
         for item in self._in_list(key.quarantined):
             found.add(_digest(split_leased(item)[1]))
-        for name in self.leaseholders(queue):
+        for name in self.worker_ids_of(queue):
             for _, value in self._scan.fields(key.leased(name)):
                 found.add(_digest(split_leased(value)[1]))
         return found

@@ -88,19 +88,19 @@ class RepairTracking(RepairPart):
 
     # -- the indexes
 
-    def paused_due(self, queue: str, cursor: int, *, repair: bool) -> Batch:
+    def check_paused_due(self, queue: str, cursor: int, *, repair: bool) -> Batch:
         """Check a batch of the paused and due entries."""
         return self._page("repair/paused_and_due", queue, cursor, repair)
 
-    def waiting(self, queue: str, cursor: int, *, repair: bool) -> Batch:
+    def check_ready(self, queue: str, cursor: int, *, repair: bool) -> Batch:
         """Check a batch of the ready index."""
         return self._page("repair/tracking", queue, cursor, repair, "waiting")
 
-    def running(self, queue: str, cursor: int, *, repair: bool) -> Batch:
+    def check_leased(self, queue: str, cursor: int, *, repair: bool) -> Batch:
         """Check a batch of the leased index."""
         return self._page("repair/tracking", queue, cursor, repair, "running")
 
-    def totals(
+    def check_totals(
         self, queue: str, layout: Layout, worker_ids: Sequence[str], *, repair: bool
     ) -> Batch | None:
         """Compare the counters with the messages.
@@ -179,7 +179,7 @@ class RepairTracking(RepairPart):
         key = self._keys.queue(queue)
         return key.leased_index if index == "running" else key.ready_index
 
-    def gone(
+    def check_gone(
         self, queue: str, worker_ids: Iterable[str], seen: Iterable[Tracked], *, repair: bool
     ) -> Batch | None:
         """Check messages of the leased index that were not found in any process.

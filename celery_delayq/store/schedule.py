@@ -299,20 +299,22 @@ class Store(ScriptRunner):
 
         A look that is too early is harmless, so the two calls need not be atomic.
         """
-        late: dict[str, float] = {}
+        due_by_queue: dict[str, float] = {}
         planned = self._planned_looks([queue for queue, _ in queues])
-        for (queue, layout), (first, look, is_paused) in zip(queues, planned, strict=True):
-            if is_paused or not first:
+        for (queue, layout), (first_due, planned_at, is_paused) in zip(
+            queues, planned, strict=True
+        ):
+            if is_paused or not first_due:
                 continue
-            due = float(first)
+            due = float(first_due)
             rate = layout.limits.promote_rate
             latest = max(due, now_ms) + MAX_LOOK_DELAY_MS + (1000 / rate if rate else 0)
             # No look is planned, or the planned look is too late.
-            if due < MAX_TIME_MS and (not look or float(look) > latest):
-                late[queue] = due
-        if late:
-            self.client.zadd(self.keys.next_due, cast("dict[Any, Any]", late), lt=True)
-        return [*late]
+            if due < MAX_TIME_MS and (not planned_at or float(planned_at) > latest):
+                due_by_queue[queue] = due
+        if due_by_queue:
+            self.client.zadd(self.keys.next_due, cast("dict[Any, Any]", due_by_queue), lt=True)
+        return [*due_by_queue]
 
     def _planned_looks(self, queues: Sequence[str]) -> Sequence[tuple[bytes, bytes, int]]:
         """Return the reply of ``dispatch/planned_looks.lua`` for each queue; ``""`` as the times of

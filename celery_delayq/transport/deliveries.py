@@ -71,7 +71,7 @@ class Deliveries:
                     names,
                     last=last,
                     counted=cause,
-                    most=max_deliveries,
+                    max_deliveries=max_deliveries,
                     details=details,
                 )
                 if dead_lettered:

@@ -305,8 +305,10 @@ class Bench(Store):
         """Replace a leased message by an entry."""
         return replace(self, to, what, QUEUE, who, field, when_due=when_due)
 
-    def reclaim_expired(self, *, who: str = "me", limit: int = 100, most: int = 5) -> Reclaimed:
-        return self.leases.reclaim_expired(QUEUE, DEFAULT, who, limit, most)
+    def reclaim_expired(
+        self, *, who: str = "me", limit: int = 100, max_deliveries: int = 5
+    ) -> Reclaimed:
+        return self.leases.reclaim_expired(QUEUE, DEFAULT, who, limit, max_deliveries)
 
     def pass_time(self, seconds: float = LEASE + 60) -> None:
         """Let lease time pass: by default until all leases have ended."""

@@ -40,34 +40,37 @@ SCRIPT_CALLS: Calls = {
         lambda s: s.run(Call("leases/forget_counts", ["{q}:deliveries"], ["d", "1"])),
         1,
     ),
-    "repair/due": (lambda s: s.repair.due("q", 0, repair=True), [b"0", 0, []]),
-    "repair/entries": (lambda s: s.repair.entries("q", 0, repair=True), [b"0", 0, []]),
+    "repair/due": (lambda s: s.repair.check_due("q", 0, repair=True), [b"0", 0, []]),
+    "repair/entries": (lambda s: s.repair.check_entries("q", 0, repair=True), [b"0", 0, []]),
     "repair/gone": (
-        lambda s: s.repair_tracking.gone("q", ["me"], [TRACKED], repair=True),
+        lambda s: s.repair_tracking.check_gone("q", ["me"], [TRACKED], repair=True),
         [b"0", 1, []],
     ),
     "repair/index": (
-        lambda s: s.repair.index("q", 0, repair=True),
+        lambda s: s.repair.check_index("q", 0, repair=True),
         [b"0", 1, [b"left"], [b"misindexed", 1, 1, b"left"]],
     ),
     "repair/leases": (
-        lambda s: s.repair.leases("q", ["me"], 1.0, repair=True),
+        lambda s: s.repair.check_leases("q", ["me"], 1.0, repair=True),
         [b"0", 1, []],
     ),
     "repair/dead_letters": (
-        lambda s: s.repair.dead_letters("q", 0, repair=True),
+        lambda s: s.repair.check_dead_letters("q", 0, repair=True),
         [b"0", 0, []],
     ),
     "repair/queue": (
-        lambda s: s.repair.queue("q", Layout(), 1.0, repair=True),
+        lambda s: s.repair.check_queue("q", Layout(), 1.0, repair=True),
         [b"0", 1, []],
     ),
-    "repair/periodic": (lambda s: s.repair.periodic("", 0, repair=True), [b"0", 1, []]),
-    "repair/schedule": (lambda s: s.repair.schedule("q", {b"id": DATA}), [b"0", 1, []]),
+    "repair/periodic": (lambda s: s.repair.check_periodic("", 0, repair=True), [b"0", 1, []]),
+    "repair/schedule": (lambda s: s.repair.check_schedule("q", {b"id": DATA}), [b"0", 1, []]),
     "repair/totals": (
-        lambda s: s.repair_tracking.totals("q", Layout(), ["me"], repair=True),
+        lambda s: s.repair_tracking.check_totals("q", Layout(), ["me"], repair=True),
         [b"0", 0, []],
     ),
     "repair/types": (lambda s: s.repair_types(), []),
-    "repair/tracking": (lambda s: s.repair_tracking.running("q", 0, repair=True), [b"0", 0, []]),
+    "repair/tracking": (
+        lambda s: s.repair_tracking.check_leased("q", 0, repair=True),
+        [b"0", 0, []],
+    ),
 }

@@ -32,7 +32,7 @@ limits = st.sampled_from([1, 2, 3, 3, 10])
 #: A few ids, so that the same id is sent twice.
 ids = st.sampled_from(["a", "b", "c ä%"])
 begins = st.sampled_from([b"{", b"!\n", b"\n", b"3!\n", b"\xff\x00"])
-most = st.sampled_from([1, 1, 2, 2, 3, 0])
+max_deliveries = st.sampled_from([1, 1, 2, 2, 3, 0])
 #: Details of a dead letter. Scripts do not read them.
 details = st.sampled_from([b"", b'{"retries": 3}', b"3 4\n"])
 
@@ -175,13 +175,15 @@ class LeaseMachine(RuleBasedStateMachine):
         self.model.now += minutes * 60
 
     @precondition(lambda self: self.model.ends)
-    @rule(data=st.data(), limit=st.integers(1, 4), most=most)
-    def reclaim_any(self, data: st.DataObject, limit: int, most: int) -> None:
-        self.reclaim_expired(data.draw(st.sampled_from(sorted(self.model.ends))), limit, most)
+    @rule(data=st.data(), limit=st.integers(1, 4), max_deliveries=max_deliveries)
+    def reclaim_any(self, data: st.DataObject, limit: int, max_deliveries: int) -> None:
+        self.reclaim_expired(
+            data.draw(st.sampled_from(sorted(self.model.ends))), limit, max_deliveries
+        )
 
     @precondition(lambda self: self.model.ends)
-    @rule(limit=st.integers(1, 4), most=most, times=st.integers(1, 4))
-    def reclaim_those_that_ended_first(self, limit: int, most: int, times: int) -> None:
+    @rule(limit=st.integers(1, 4), max_deliveries=max_deliveries, times=st.integers(1, 4))
+    def reclaim_those_that_ended_first(self, limit: int, max_deliveries: int, times: int) -> None:
         more = True
         while more and times:
             who, found = self.model.first_ended_lease(), self.store.leases.first_ended_lease(QUEUE)
@@ -189,16 +191,16 @@ class LeaseMachine(RuleBasedStateMachine):
             assert found is not None
             # If several leases end together, the reply may name any; chance must not decide.
             assert self.model.ends[found] == self.model.ends[who]
-            more = self.reclaim_expired(who, limit, most)
+            more = self.reclaim_expired(who, limit, max_deliveries)
             times -= 1
 
-    def reclaim_expired(self, who: str, limit: int, most: int) -> bool:
+    def reclaim_expired(self, who: str, limit: int, max_deliveries: int) -> bool:
         before = self.store.leases.leased_fields(QUEUE, who)
-        reclaimed = self.store.leases.reclaim_expired(QUEUE, LAYOUT, who, limit, most)
+        reclaimed = self.store.leases.reclaim_expired(QUEUE, LAYOUT, who, limit, max_deliveries)
         taken = before - self.store.leases.leased_fields(QUEUE, who)
         held = sorted(before, key=lambda field: [int(part) for part in field.split(":")])
         assert taken == set(held[-limit:] if self.model.ended(who) else ())
-        assert reclaimed == self.model.reclaim_expired(who, taken, most)
+        assert reclaimed == self.model.reclaim_expired(who, taken, max_deliveries)
         return reclaimed.more
 
     # -- consumers
@@ -211,9 +213,14 @@ class LeaseMachine(RuleBasedStateMachine):
         self.fields_of[who] = []
 
     @precondition(lambda self: self.live)
-    @rule(data=st.data(), reclaimed=st.booleans(), limit=st.integers(1, 4), most=most)
+    @rule(
+        data=st.data(),
+        reclaimed=st.booleans(),
+        limit=st.integers(1, 4),
+        max_deliveries=max_deliveries,
+    )
     def a_process_crashes(
-        self, data: st.DataObject, reclaimed: bool, limit: int, most: int
+        self, data: st.DataObject, reclaimed: bool, limit: int, max_deliveries: int
     ) -> None:
         who = data.draw(st.sampled_from(self.live))
         self.live.remove(who)
@@ -221,7 +228,7 @@ class LeaseMachine(RuleBasedStateMachine):
         if reclaimed:
             self.lease_time_passes(11)
             while who in self.model.ends:
-                self.reclaim_expired(who, limit, most)
+                self.reclaim_expired(who, limit, max_deliveries)
             self.a_process_starts()
 
     @rule()
@@ -332,13 +339,13 @@ class LeaseMachine(RuleBasedStateMachine):
         data=st.data(),
         last=st.booleans(),
         counted=st.sampled_from(["nothing", "requeued", "crashed", "died"]),
-        most=most,
+        max_deliveries=max_deliveries,
     )
-    def requeue(self, data: st.DataObject, last: bool, counted: Any, most: int) -> None:
+    def requeue(self, data: st.DataObject, last: bool, counted: Any, max_deliveries: int) -> None:
         who = self.who_holds(data)
         fields = self.some_fields(data, who)
         self.forget(who, fields, data)
-        self.put_back(who, fields, last=last, counted=counted, most=most)
+        self.put_back(who, fields, last=last, counted=counted, max_deliveries=max_deliveries)
 
     def put_back(
         self,
@@ -347,9 +354,9 @@ class LeaseMachine(RuleBasedStateMachine):
         *,
         last: bool = False,
         counted: Any = "nothing",
-        most: int = 0,
+        max_deliveries: int = 0,
     ) -> None:
-        how = {"last": last, "counted": counted, "most": most}
+        how = {"last": last, "counted": counted, "max_deliveries": max_deliveries}
         found = self.store.leases.requeue(QUEUE, who, fields, **how)
         assert found == self.model.requeue(who, fields, **how)
 

@@ -309,14 +309,14 @@ def test_digests_of_all_messages_are_made_a_megabyte_at_once(store: Bench) -> No
 
 #: Checks that look at all members of a key, and read a message for each.
 LOOKS: dict[str, tuple[Callable[[Bench], object], Callable[[Bench], Callable[..., Any]]]] = {
-    "index": (schedule, lambda store: store.repair.index),
-    "entries": (schedule, lambda store: store.repair.entries),
-    "dead_letters": (add_dead_letters, lambda store: store.repair.dead_letters),
+    "index": (schedule, lambda store: store.repair.check_index),
+    "entries": (schedule, lambda store: store.repair.check_entries),
+    "dead_letters": (add_dead_letters, lambda store: store.repair.check_dead_letters),
     "periodic": (
         lambda store: put_hash(store, store.keys.periodic),
-        lambda store: store.repair.periodic,
+        lambda store: store.repair.check_periodic,
     ),
-    "paused_due": (pause_due, lambda store: store.repair_tracking.paused_due),
+    "paused_due": (pause_due, lambda store: store.repair_tracking.check_paused_due),
 }
 
 
@@ -343,7 +343,7 @@ def test_what_is_gone_is_told_when_all_can_be_read_at_one_moment(store: Bench) -
     store.client.hset("{q}:leased_index", *seen[0])
 
     def look() -> Batch | None:
-        return store.repair_tracking.gone(QUEUE, ["me"], seen, repair=False)
+        return store.repair_tracking.check_gone(QUEUE, ["me"], seen, repair=False)
 
     found = look()
     assert found is not None

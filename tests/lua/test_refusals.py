@@ -146,7 +146,7 @@ CASES: dict[str, list[Callable[[Bench], object]]] = {
     "leases/requeue": [
         lambda s: s.hold(b"a", b"deadly", step=6),
         lambda s: s.delivered(b"deadly", b"0 5 0"),
-        lambda s: s.requeue("1:1", "1:2", counted="crashed", most=5),
+        lambda s: s.requeue("1:1", "1:2", counted="crashed", max_deliveries=5),
     ],
     "leases/replace": [lambda s: s.hold(b"a"), lambda s: s.replace(entry("r", FAR, priority=3))],
     "leases/replace by a due one": [
@@ -161,13 +161,13 @@ CASES: dict[str, list[Callable[[Bench], object]]] = {
         lambda s: s.hold(b"a", b"b", step=6),
         lambda s: s.delivered(b"b", b"1 0 0"),
         lambda s: s.pass_time(),
-        lambda s: s.reclaim_expired(most=2),
+        lambda s: s.reclaim_expired(max_deliveries=2),
     ],
     "leases/reclaim_expired of a quarantined one": [
         lambda s: s.quarantine(b"deadly"),
         lambda s: s.acquire(),
         lambda s: s.pass_time(),
-        lambda s: s.reclaim_expired(most=1),
+        lambda s: s.reclaim_expired(max_deliveries=1),
     ],
     "leases/use_retry_budget": [
         lambda s: s.control.use_retry_budget("root", 2, "a 0", 60),

@@ -188,7 +188,7 @@ class QueueModel(DeadLetterModel):
         self.forget(self.running, message)
 
     def requeue(
-        self, who: str, fields: Sequence[str], *, last: bool, counted: Counted, most: int
+        self, who: str, fields: Sequence[str], *, last: bool, counted: Counted, max_deliveries: int
     ) -> tuple[int, int]:
         """Put messages back; return the number of ready ones and of dead ones."""
         moved = dead_lettered = 0
@@ -197,7 +197,7 @@ class QueueModel(DeadLetterModel):
             if one is None or one.message is None:
                 continue
             if counted == "died":
-                fate = self._count_death(who, one, one.message, most, last=last)
+                fate = self._count_death(who, one, one.message, max_deliveries, last=last)
                 dead_lettered += fate == "dead_lettered"
                 moved += fate != "dead_lettered"
                 self.marker = self.marker or fate != "dead_lettered"
@@ -206,7 +206,7 @@ class QueueModel(DeadLetterModel):
             if counted != "nothing":
                 count = count._replace(**{counted: getattr(count, counted) + 1})
                 self.counts[one.message] = count
-            if counted == "crashed" and most and count.crashed > most:
+            if counted == "crashed" and max_deliveries and count.crashed > max_deliveries:
                 self.forget(self.running, one.message)
                 reason = f"killed its process {count.crashed} times"
                 self._add_dead_letter(one.message, reason, _id(one.message))
@@ -299,7 +299,7 @@ class QueueModel(DeadLetterModel):
         """Return the process whose lease ends first."""
         return min(self.ends, key=lambda who: (self.ends[who], who), default=None)
 
-    def reclaim_expired(self, who: str, fields: Iterable[str], most: int) -> Reclaimed:
+    def reclaim_expired(self, who: str, fields: Iterable[str], max_deliveries: int) -> Reclaimed:
         """Reclaim *fields* of a process whose lease has ended. Redis decides which fields."""
         results: Counter[str] = Counter()
         if self.ended(who):
@@ -308,7 +308,7 @@ class QueueModel(DeadLetterModel):
                 one = self._drop(who, name)
                 assert one is not None
                 if one.message is not None:
-                    results[self._count_death(who, one, one.message, most)] += 1
+                    results[self._count_death(who, one, one.message, max_deliveries)] += 1
             if not self.leased.get(who):
                 del self.ends[who]
                 self.request_numbers.pop(who, None)
@@ -323,11 +323,11 @@ class QueueModel(DeadLetterModel):
         )
 
     def _count_death(
-        self, who: str, one: Leased, message: bytes, most: int, *, last: bool = False
+        self, who: str, one: Leased, message: bytes, max_deliveries: int, *, last: bool = False
     ) -> str:
         count = self._counts(one)
         count = count._replace(reclaimed=count.reclaimed + 1)
-        if most and count.reclaimed > most and one.alone:
+        if max_deliveries and count.reclaimed > max_deliveries and one.alone:
             self.forget(self.running, message)
             reason = f"its worker died {count.reclaimed} times, the last time with no other message"
             details = {"worker": who, "deliveries": sum(count)}
@@ -335,7 +335,7 @@ class QueueModel(DeadLetterModel):
             return "dead_lettered"
         self.counts[message] = count
         self.track_requeued(message)
-        if most and count.reclaimed >= most:
+        if max_deliveries and count.reclaimed >= max_deliveries:
             self.quarantined.append((one.step, message))
             return "quarantined"
         waiting = self.ready.setdefault(one.step, [])

@@ -82,7 +82,7 @@ def test_a_key_of_another_type_is_told(store: Store, redis: Redis) -> None:
 
 @pytest.mark.usefixtures("_some_messages")
 def test_what_cannot_be_compared_is_told(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(RepairTracking, "totals", lambda *_, **__: None)
+    monkeypatch.setattr(RepairTracking, "check_totals", lambda *_, **__: None)
 
     [note] = look(store).notes
 
@@ -93,5 +93,5 @@ def test_what_cannot_be_compared_is_told(store: Store, monkeypatch: pytest.Monke
 def test_the_script_leaves_it_where_another_process_holds_something(store: Store) -> None:
     tracking = store.repair_tracking
 
-    assert tracking.totals("q", store.layout, [], repair=True) is None
-    assert tracking.totals("q", store.layout, ["me"], repair=True) is not None
+    assert tracking.check_totals("q", store.layout, [], repair=True) is None
+    assert tracking.check_totals("q", store.layout, ["me"], repair=True) is not None

@@ -22,7 +22,7 @@ def die(delayq: DelayQ, id: str) -> None:
     assert delayq.run_now(id)
     for number in ("1", "2"):
         leases.acquire(QUEUE, id, 30.0, number, 1)
-        leases.requeue(QUEUE, id, [f"{number}:1"], counted="crashed", most=1)
+        leases.requeue(QUEUE, id, [f"{number}:1"], counted="crashed", max_deliveries=1)
     [dead_letter] = delayq.dead_letters()
     assert dead_letter.reason.startswith("killed its process")
 

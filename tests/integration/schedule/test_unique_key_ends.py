@@ -72,9 +72,11 @@ def promoted(act: Callable[[Control], object]) -> Callable[[Control], object]:
 
 
 def crash(store: Store) -> None:
-    store.leases.requeue(QUEUE, "me", ["1:1"], counted="crashed", most=1)
+    store.leases.requeue(QUEUE, "me", ["1:1"], counted="crashed", max_deliveries=1)
     store.leases.acquire(QUEUE, "me", 30.0, "2", 5)
-    _, dead_lettered = store.leases.requeue(QUEUE, "me", ["2:1"], counted="crashed", most=1)
+    _, dead_lettered = store.leases.requeue(
+        QUEUE, "me", ["2:1"], counted="crashed", max_deliveries=1
+    )
     assert dead_lettered == 1
 
 

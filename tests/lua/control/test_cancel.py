@@ -148,7 +148,7 @@ def test_what_is_to_be_delivered_alone_is_dropped_too(store: Bench) -> None:
     store.make_ready(labelled("a"), labelled("b"))
     store.acquire("1", 1)
     store.pass_time()
-    assert store.reclaim_expired(most=1).quarantined == 1
+    assert store.reclaim_expired(max_deliveries=1).quarantined == 1
     assert store.cancel("a") == ["d"]
 
     first, second = store.acquire("2"), store.acquire("3")

@@ -62,7 +62,7 @@ def test_what_came_back_is_ready_with_its_due(store: Bench) -> None:
     store.acquire()
     store.requeue("1:1")
     store.pass_time()
-    store.reclaim_expired(most=1)
+    store.reclaim_expired(max_deliveries=1)
 
     assert find(store, "a", "b") == [
         Location("a", "ready", 7, None, "tasks.t"),

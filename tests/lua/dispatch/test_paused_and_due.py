@@ -24,7 +24,7 @@ from tests.lua.bench import (
 #: One call of each script here, and a reply to it.
 SCRIPT_CALLS: Calls = {
     "repair/paused_and_due": (
-        lambda s: s.repair_tracking.paused_due("q", 0, repair=True),
+        lambda s: s.repair_tracking.check_paused_due("q", 0, repair=True),
         [b"0", 1, [b"left"]],
     ),
 }

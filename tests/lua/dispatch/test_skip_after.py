@@ -91,7 +91,7 @@ def test_what_is_to_be_delivered_alone_may_be_late_too(store: Bench) -> None:
     store.make_ready(labelled("a", skip_after=1000), due_ms=store.now_ms())
     store.acquire()
     store.pass_time()
-    assert store.reclaim_expired(most=1).quarantined == 1
+    assert store.reclaim_expired(max_deliveries=1).quarantined == 1
     store.set_ready_index_due("a", 5)
 
     assert store.acquire("2").messages == []

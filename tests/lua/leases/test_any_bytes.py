@@ -23,13 +23,13 @@ def test_any_bytes_pass_through_each_state(store: Bench, message: bytes) -> None
 
     assert bodies(store.acquire("2")) == [message]
     store.pass_time()
-    assert store.reclaim_expired(most=2).requeued == 1
+    assert store.reclaim_expired(max_deliveries=2).requeued == 1
     assert store.client.lrange("q\x06\x166", 0, -1) == [message]
     assert store.state()["{q}:deliveries"] == counts(message, b"1 0 1")
 
     assert bodies(store.acquire("3")) == [message]
     store.pass_time()
-    assert store.reclaim_expired(most=2).quarantined == 1
+    assert store.reclaim_expired(max_deliveries=2).quarantined == 1
     for request in ("4", "5"):
         assert store.client.lrange("{q}:quarantined", 0, -1) == [b"6\n" + message]
         assert bodies(store.acquire(request)) == [message]
@@ -38,7 +38,7 @@ def test_any_bytes_pass_through_each_state(store: Bench, message: bytes) -> None
             assert store.requeue("4:1") == (1, 0)
 
     store.pass_time()
-    assert store.reclaim_expired(most=2).dead_lettered == 1
+    assert store.reclaim_expired(max_deliveries=2).dead_lettered == 1
     assert store.dead_messages() == [message]
     assert store.state().keys() == {"{q}:dead", "{q}:dead_at"}
 
@@ -47,7 +47,7 @@ def test_any_bytes_pass_through_each_state(store: Bench, message: bytes) -> None
 ENDS: dict[str, tuple[Callable[[Bench], object], bool]] = {
     "ack": (lambda s: s.ack("1:2"), False),
     "replace": (lambda s: s.replace(entry("r", FAR), field="1:2"), False),
-    "crash": (lambda s: s.requeue("1:2", counted="crashed", most=1), True),
+    "crash": (lambda s: s.requeue("1:2", counted="crashed", max_deliveries=1), True),
     "reject": (lambda s: s.leases.dead_letter(QUEUE, "me", "1:2", "id", "rejected"), True),
 }
 

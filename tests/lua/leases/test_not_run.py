@@ -76,7 +76,7 @@ def test_it_keeps_its_mark_whatever_happens_to_its_worker(
         store.requeue("1:1")
     else:
         store.pass_time()
-        store.reclaim_expired(most=1 if back == "quarantined" else 0)
+        store.reclaim_expired(max_deliveries=1 if back == "quarantined" else 0)
     assert marks(store, "2", who="other") == [how]
     settle(store, how, "2", "other")
     assert {"{q}:leased_index", "{q}:ready_index", "{q}:deliveries"}.isdisjoint(store.state())

@@ -253,7 +253,7 @@ def test_a_message_that_is_held_too_often_is_a_quarantined_and_then_dead(store: 
         assert bodies(acquired := store.acquire(message_id)) == [b"deadly"]
         assert acquired.alone == (message_id == "4")
         store.pass_time()
-        reclaimed.append(store.reclaim_expired(most=3)[1:])
+        reclaimed.append(store.reclaim_expired(max_deliveries=3)[1:])
         if message_id == "3":
             assert store.state() == {
                 "{q}:deliveries": counts(b"deadly", b"3 0 0"),
@@ -297,7 +297,7 @@ def test_only_what_was_delivered_alone_dies_and_only_beyond_the_limit(
     store.pass_time()
 
     one: Any = {expected: 1}
-    assert store.reclaim_expired(most=most) == NOTHING._replace(**one)
+    assert store.reclaim_expired(max_deliveries=most) == NOTHING._replace(**one)
 
     if expected != "dead_lettered":
         assert store.state()["{q}:deliveries"] == counts(b"deadly", b"%d 2 3" % (before + 1))
@@ -310,7 +310,7 @@ def test_only_what_comes_too_often_is_a_quarantined(store: Bench) -> None:
     store.delivered(b"b", b"1 0 0")
     store.pass_time()
 
-    assert store.reclaim_expired(most=2) == (False, 2, 1, 0)
+    assert store.reclaim_expired(max_deliveries=2) == (False, 2, 1, 0)
     assert store.state()["q"] == [b"c", b"a"]
     assert store.state()["{q}:quarantined"] == [b"0\nb"]
 
@@ -320,7 +320,7 @@ def test_quarantined_come_one_by_one_those_that_waited_before_first(store: Bench
     store.push(b"ready")
     store.client.hset("{q}:leased:me", mapping={"1:1": b"0\na", "1:2": b"0\nb"})
     store.client.zadd("{q}:leases", {"me": 1})
-    assert store.reclaim_expired(most=1).quarantined == 2
+    assert store.reclaim_expired(max_deliveries=1).quarantined == 2
 
     taken = []
     for message_id in ("2", "3", "4", "5"):

@@ -66,10 +66,10 @@ def test_only_what_is_named_goes_back(store: Bench) -> None:
 @pytest.mark.parametrize("last", [False, True])
 def test_doing_it_again_changes_nothing(store: Bench, last: bool, counted: Counted) -> None:
     fields = store.hold(b"a", b"b")
-    store.requeue(*fields, last=last, counted=counted, most=5)
+    store.requeue(*fields, last=last, counted=counted, max_deliveries=5)
     before = store.state()
 
-    again = store.requeue(*fields, last=last, counted=counted, most=5)
+    again = store.requeue(*fields, last=last, counted=counted, max_deliveries=5)
 
     assert again == (0, 0)
     assert store.state() == before
@@ -124,7 +124,7 @@ def test_only_what_is_asked_for_is_counted(
     if before:
         store.delivered(b"a", before)
 
-    assert store.requeue("1:1", counted=counted, most=most) == (1, 0)
+    assert store.requeue("1:1", counted=counted, max_deliveries=most) == (1, 0)
 
     assert store.state().get("{q}:deliveries") == (after and counts(b"a", after))
 
@@ -136,7 +136,7 @@ def test_what_was_held_too_often_when_its_worker_died_is_delivered_alone_and_the
     results = []
     for message_id, fields in (("1", ["1:1", "1:2"]), ("2", ["2:1", "2:2"]), ("3", ["3:1"])):
         store.acquire(message_id)
-        results.append(store.requeue(*fields, counted="died", most=2))
+        results.append(store.requeue(*fields, counted="died", max_deliveries=2))
 
     assert results == [(2, 0), (2, 0), (0, 1)]
     assert store.state()["{q}:quarantined"] == [b"3\ninnocent"]
@@ -153,7 +153,7 @@ def test_a_message_that_killed_its_process_too_often_is_dead(store: Bench) -> No
     for message_id in ("1", "2", "3"):
         store.acquire(message_id)
         fields = [f"{message_id}:1"]
-        results.append(store.requeue(*fields, counted="crashed", most=2, details=b"{}"))
+        results.append(store.requeue(*fields, counted="crashed", max_deliveries=2, details=b"{}"))
 
     assert results == [(1, 0), (1, 0), (0, 1)]
     [dead_letter] = store.dead_letters.all(QUEUE)
@@ -170,7 +170,7 @@ def test_the_others_of_a_batch_go_back_when_one_is_dead(store: Bench) -> None:
     fields = store.hold(b"a", b"deadly", b"c")
     store.delivered(b"deadly", b"0 1 0")
 
-    moved = store.requeue(*fields, counted="crashed", most=1)
+    moved = store.requeue(*fields, counted="crashed", max_deliveries=1)
 
     assert moved == (2, 1)
     assert bodies(store.acquire("2")) == [b"a", b"c"]

@@ -44,15 +44,15 @@ def test_a_key_that_counts_until_it_is_done_is_free_then(store: Bench, end: str)
     elif end == "reject":
         store.leases.dead_letter(QUEUE, "me", "1:1", "id", "why")
     elif end == "crash":
-        store.requeue("1:1", counted="crashed", most=1)
+        store.requeue("1:1", counted="crashed", max_deliveries=1)
         assert store.state()[KEY] == {b"k": taken_by("a")}
         store.acquire("2")
-        store.requeue("2:1", counted="crashed", most=1)
+        store.requeue("2:1", counted="crashed", max_deliveries=1)
     elif end == "reclaim_expired":
         for message_id in ("2", "3"):
             store.pass_time()
             assert store.state()[KEY] == {b"k": taken_by("a")}
-            store.reclaim_expired(most=1)
+            store.reclaim_expired(max_deliveries=1)
             store.acquire(message_id)
     elif end == "retry":
         plain = labelled("a", message_id="plain")

@@ -79,7 +79,7 @@ def test_what_comes_back_is_redelivered(twice: Bench, new: Counting, how: str) -
     held = twice.hold(b"one", b"two")
     new()
 
-    twice.requeue(*held, counted=how, most=5)
+    twice.requeue(*held, counted=how, max_deliveries=5)
 
     assert new() == {"redelivered": 2}
 
@@ -98,7 +98,7 @@ def test_what_crashes_too_often_is_dead(twice: Bench, new: Counting) -> None:
     twice.delivered(b"one", b"0 5 0")
     new()
 
-    twice.requeue(*held, counted="crashed", most=5)
+    twice.requeue(*held, counted="crashed", max_deliveries=5)
 
     assert new() == {"dead:crashed": 1}
 
@@ -112,7 +112,7 @@ def test_an_expired_lease_redelivers(twice: Bench, new: Counting) -> None:
     new()
     twice.pass_time()
 
-    twice.reclaim_expired(most=5)
+    twice.reclaim_expired(max_deliveries=5)
 
     assert new() == {"redelivered": 2, "dead:corrupt": 1}
     assert twice.client.llen("{q}:quarantined") == 1

@@ -73,7 +73,7 @@ def test_an_entry_without_a_record_is_corrupt(twice: Bench, new: Counting) -> No
     twice.put(labelled("a"))
     twice.client.hdel("{q}:entries", "a")
 
-    twice.repair.due(QUEUE, 0, repair=True)
+    twice.repair.check_due(QUEUE, 0, repair=True)
 
     assert new() == {"accepted": 1, "dead:corrupt": 1}
 

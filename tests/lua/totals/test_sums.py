@@ -95,7 +95,7 @@ class Walk:
 
     def requeue(self) -> None:
         how = self.random.choice(["nothing", "requeued", "crashed", "died"])
-        self.store.requeue(*self.held(), counted=how, most=2)
+        self.store.requeue(*self.held(), counted=how, max_deliveries=2)
 
     def replace(self) -> None:
         for field in self.held(0.3):
@@ -107,7 +107,7 @@ class Walk:
 
     def reclaim(self) -> None:
         self.store.pass_time()
-        self.store.reclaim_expired(most=2)
+        self.store.reclaim_expired(max_deliveries=2)
 
     def replay(self) -> None:
         for dead in self.store.dead_letters.all(QUEUE):
