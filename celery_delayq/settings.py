@@ -166,7 +166,7 @@ class Settings:
     unit: float = _on_rabbitmq(_seconds(0.025, 0.005, 60.0))
 
     #: RabbitMQ: the longest delay, in seconds. Longer delays are refused. 0: the longest possible
-    #: one, which is 4^16 units, 3.4 years with the default unit.
+    #: one, which is 4^16 - 1 units, 3.4 years with the default unit.
     max_delay: float = _on_rabbitmq(_seconds(0.0, 0.0, 3_153_600_000.0))
 
     #: RabbitMQ: first word of the names of all exchanges and queues of this package.

@@ -1,7 +1,7 @@
 """``celery -A app delayq …``: for people, and with ``--json`` for scripts.
 
-A command is a module of ``commands``, with the name of the command. Declare the command with
-:func:`~celery_delayq.cli.command.command`.
+A command is in the module of ``commands`` with its name, or in the one that ``_SHARED_MODULES``
+names. Declare the command with :func:`~celery_delayq.cli.command.command`.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from pkgutil import iter_modules
 
 import click
 
-#: The module of each command that shares its module with other commands, or is a group. The module
-#: of any other command has its name, with ``_`` for ``-``.
+#: The modules that have several commands or another name than their command. The module of any
+#: other command has its name, with ``_`` for ``-``.
 _SHARED_MODULES = {
     "cancel": "change",
     "cancel-canvas": "change",

@@ -76,10 +76,8 @@ def replay_entry(
     The other parameters and the errors are those of :func:`replay_message`.
     """
     new = replay_message(dead_letter, changes, message_id, run)
-    priority = new["properties"].get("priority")
-    step = layout.step(min(max(priority, 0), 9) if isinstance(priority, int) else 0)
     label = bool(due.ms) or envelope.is_special(new)
-    return Entry.of(new, step, due, label=label)
+    return Entry.of(new, layout.step_of(new), due, label=label)
 
 
 def replay_message(

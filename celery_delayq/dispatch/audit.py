@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 
-from celery_delayq.dispatch.ready_lists import Registry
+from celery_delayq.dispatch.ready_looks import Registry
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting.replies import Look

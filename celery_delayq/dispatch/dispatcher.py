@@ -26,7 +26,7 @@ from celery_delayq.dispatch.pacing import (
     SkippedQueues,
 )
 from celery_delayq.dispatch.promotion_loop import Handover, PromotionLoop
-from celery_delayq.dispatch.ready_lists import ReadyLists, Registry
+from celery_delayq.dispatch.ready_looks import ReadyLooks, Registry
 from celery_delayq.errors import CommandRefused, StoreFull
 from celery_delayq.settings import Settings
 from celery_delayq.store.keys import Layout
@@ -129,7 +129,7 @@ class Dispatcher(threading.Thread):
         self._skipped_queues, self._unreclaimed_queues = SkippedQueues(), SkippedQueues()
         self._registry = Registry(settings.registry_refresh)
         #: The ready lists, and whether the fleet looks at them.
-        self.ready_lists = ReadyLists(self._registry)
+        self.ready_looks = ReadyLooks(self._registry)
         self._audit = Audit(self._registry, consumed)
         self._listened_at = float("-inf")
         #: Whether it listens to the fleet and is counted, and whether it gets wake-ups.
@@ -170,7 +170,7 @@ class Dispatcher(threading.Thread):
     def _dispatch_connected(self) -> None:
         """Dispatch for as long as the connection lasts."""
         self._timer.note_reconnect()
-        self.ready_lists.note_reconnect()
+        self.ready_looks.note_reconnect()
         self._repair_types()
         wire = self._store.keep_connection()
         self._handover = Handover(self._timer, wire, self._next_call, self._read_promoted)
@@ -185,7 +185,7 @@ class Dispatcher(threading.Thread):
                 self._has_started = True
                 logger.info("%s started", self._store.keys.named("dispatcher"))
             while not self._stopping.is_set():
-                if self.ready_lists.is_looking:
+                if self.ready_looks.is_looking:
                     self._look_at_portion(pubsub)
                     if self._timer.wait():
                         continue
@@ -216,7 +216,7 @@ class Dispatcher(threading.Thread):
         """Count an error; after an outage connect to the new master, if there is one."""
         if not is_outage:
             self.tally.errors += 1
-            self.ready_lists.give_up()  # due entries must not wait for the rest of this look
+            self.ready_looks.give_up()  # due entries must not wait for the rest of this look
         elif self._reopen is not None and not self._stopping.is_set():
             with suppress(Exception):  # the next turn logs what is wrong
                 self._store = self._reopen()
@@ -272,7 +272,7 @@ class Dispatcher(threading.Thread):
         if message["channel"].decode() == self._store.keys.fleet:
             if data in HEARTBEATS:
                 self._timer.note_heartbeat()
-                self.ready_lists.note_heartbeat(HEARTBEATS[data])
+                self.ready_looks.note_heartbeat(HEARTBEATS[data])
         elif (wake_up := read_wake_up(data)) and wake_up[0] not in self._skipped_queues:
             self._timer.wake_in(*wake_up)
         return True
@@ -282,8 +282,8 @@ class Dispatcher(threading.Thread):
 
         Due entries go first, for as long as a portion may wait.
         """
-        if self._timer.wait() or self.ready_lists.is_time:
-            self.ready_lists.go_on(self._store)
+        if self._timer.wait() or self.ready_looks.is_time:
+            self.ready_looks.go_on(self._store)
         self._take_messages(pubsub)
 
     def _take_messages(self, pubsub: Any) -> None:
@@ -370,11 +370,11 @@ class Dispatcher(threading.Thread):
             self._settings.lease / 3,
             me,
             is_subscribed=self._is_subscribed,
-            ready_every=self.ready_lists.look_seconds,
+            ready_every=self.ready_looks.look_seconds,
             skipped=self._skipped_queues,
         )
         self._timer.note_look(look)
-        self.ready_lists.note_look(look)
+        self.ready_looks.note_look(look)
         with suppress(CommandRefused):  # others have that right
             self._audit.note_look(self._store, look, on_duty=self._timer.on_duty)
         for queue in look.reclaim_expired:

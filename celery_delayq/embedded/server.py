@@ -156,6 +156,8 @@ class EmbeddedRedis:
                 is_port_in_use = "Address already in use" in self._child.log_since_start
                 self._child.end()
                 if not (is_port_in_use and chooses_port) or attempt == _PORT_ATTEMPTS:
+                    if chooses_port:
+                        self._port = None  # the next start chooses again
                     raise
             else:
                 break

@@ -32,7 +32,7 @@ from celery_delayq.integration import (
     worker,
     worker_checks,
 )
-from celery_delayq.integration.pool import results
+from celery_delayq.integration.pool import lost_connection, results
 from celery_delayq.integration.replace import Connect, Promise, Register, Replace, make, mixed_into
 from celery_delayq.utils import native_threads
 
@@ -439,9 +439,9 @@ POOL = (
     ),
     Replace(
         target="pool.on_terminate",
-        by=worker.wait_for_threads,
+        by=lost_connection.wait_for_threads,
         condition="pools with a queue for their threads",
-        when=worker.has_queue,
+        when=lost_connection.has_queue,
         without="At a cold shutdown messages of running tasks are requeued although their threads "
         "go on: the tasks run twice.",
         promise=Promise.NO_SECOND_RUN,
@@ -454,9 +454,9 @@ POOL = (
 CONSUMER = (
     Replace(
         target="pool.flush",
-        by=worker.keep_begun_tasks,
+        by=lost_connection.keep_begun_tasks,
         condition="prefork",
-        when=worker.has_async_children,
+        when=lost_connection.has_async_children,
         without="After a lost connection Celery drops tasks that a child has begun. They run "
         "twice.",
         promise=Promise.NO_SECOND_RUN,
@@ -465,9 +465,9 @@ CONSUMER = (
     ),
     Replace(
         target="pool.flush",
-        by=worker.drop_waiting_tasks,
+        by=lost_connection.drop_waiting_tasks,
         condition="pools with a queue for their threads",
-        when=worker.has_queue,
+        when=lost_connection.has_queue,
         without="After a lost connection Celery keeps tasks that wait for a thread: they run "
         "although their messages are requeued.",
         promise=Promise.NO_SECOND_RUN,
@@ -477,16 +477,16 @@ CONSUMER = (
         target="processes.register_with_event_loop",
         by=results.ignore_closed_pipes,
         condition="prefork",
-        when=worker.reads_results,
+        when=lost_connection.reads_results,
         without="Celery reads a new connection as if it were the pipe of a killed child.",
         promise=Promise.NO_HANGING,
         upstream="celery: remove a descriptor from `_fileno_to_outq` where its pipe is closed.",
     ),
     Replace(
         target="processes._track_child_process",
-        by=worker.watch_living_children,
+        by=lost_connection.watch_living_children,
         condition="prefork",
-        when=worker.reads_results,
+        when=lost_connection.reads_results,
         without="A worker that reconnects watches a child that has ended, and this error ends the "
         "worker.",
         promise=Promise.OUTAGES,

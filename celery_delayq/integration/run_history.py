@@ -129,14 +129,14 @@ class RunMixin(RequestBase):
 
 def _record_success(on_success: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(on_success)
-    def on_success_and_tell(self: Any, result: Any, **kwargs: Any) -> Any:
+    def on_success_and_record(self: Any, result: Any, **kwargs: Any) -> Any:
         if not result[0]:  # else `on_success` calls `on_failure`
             self._end_run(SUCCEEDED)
             if self._is_early:
                 self._send_alone()
         return on_success(self, result, **kwargs)
 
-    return on_success_and_tell
+    return on_success_and_record
 
 
 def of_retry() -> bytes:

@@ -28,7 +28,7 @@ class _StoreReading(NamedTuple):
     scheduled : int
         Number of scheduled entries in all queues of the store.
     owners : Sequence[str]
-        The owners of its counters, as for :class:`~Epochs`.
+        The owners of its counters, as for :class:`Epochs`.
     """
 
     server: ServerGauges

@@ -29,7 +29,8 @@ MAX_TEXT_CHARACTERS = 1000
 #: Field of the details: whether the chord of the task was notified of its failure.
 CHORD_NOTIFIED_FIELD = "told"
 
-#: Beginnings of the reasons of messages that killed their workers or processes.
+#: Beginnings of the reasons of messages that killed their workers or processes, as written by
+#: ``include/leases/death_counts.lua``, ``leases/requeue.lua`` and ``transport/amqp/channel.py``.
 _CRASH_REASONS = ("its worker died ", "its process died ", "killed its process ")
 
 

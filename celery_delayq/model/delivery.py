@@ -35,7 +35,7 @@ _LEASED = re.compile(rb"(\d+)!?\n")
 def split_leased(value: bytes) -> tuple[int | None, bytes]:
     """Return the priority step and the message of a leased or quarantined value.
 
-    The format is that of ``include/lease.lua``; the step of an unreadable value is None.
+    The format is that of ``include/leases/lease.lua``; the step of an unreadable value is None.
     """
     if value.startswith(b"{"):
         return 0, value

@@ -329,11 +329,15 @@ class PeriodicRunner:
             return stored(scheduler.fire(store, firings))
         except Exception as exc:
             self._check_there(store, exc)
-            if len(firings) == 1:
-                self._failed(firings[0][0].name, exc)
-                return 0
-        # One entry or one queue causes an error. Fire the others.
-        return sum(self._fire(store, scheduler, [each]) for each in firings)
+        # One entry or one queue causes the error, or a connection was lost. Fire each entry alone.
+        fired = 0
+        for entry, firing in firings:
+            try:
+                fired += stored(scheduler.fire(store, [(entry, firing)]))
+            except Exception as exc:
+                self._check_there(store, exc)
+                self._failed(entry.name, exc)
+        return fired
 
     def _check_there(self, store: Store, exc: Exception) -> None:
         """Raise if Redis is full or cannot be reached.

@@ -76,6 +76,8 @@ def checked(option: Field[Any], given: Any) -> Any:
         The value is not of the type of the option.
     """
     if given is None:
+        if option.default is not None:
+            raise ConfigError(f"{option.name}=None: expected a value")
         return None
     try:
         value = option.metadata["type"].convert(given, None, None)
@@ -104,7 +106,10 @@ class JobOptions:
         """Raise :class:`ConfigError` if an option is wrong."""
         for each in fields(self):
             if each.metadata:
-                checked(each, getattr(self, each.name))
+                given = getattr(self, each.name)
+                value = checked(each, given)
+                if isinstance(given, str) and not isinstance(value, (str, list)):
+                    raise ConfigError(f"{each.name}={given!r}: expected a number, not a text")
         Access.of(self.access)
 
 

@@ -4,6 +4,9 @@ The name of each of our keys contains the queue's name as a hash tag, so that al
 share one slot. The ready lists have kombu's names, since stock producers, stock workers and Flower
 use the same lists. On a Redis Cluster each name begins with a hash tag
 (:mod:`celery_delayq.model.cluster_tags`), so that all keys of the tag's queues share one slot.
+
+The names after ``KEYS`` in the header of a script are attributes here
+(:meth:`celery_delayq.store.scripting.calls.Call.of`).
 """
 
 from __future__ import annotations
@@ -131,7 +134,7 @@ class QueueKeys:
         Sorted set: worker id, scored by the end of its lease in ms of lease time.
     deliveries
         Hash: SHA1 of a requeued or reclaimed message to its delivery counts
-        (``include/lease.lua``).
+        (``include/leases/death_counts.lua``).
     request_numbers
         Hash: worker id to the last request number for which it got messages.
     quarantined
@@ -199,9 +202,10 @@ class QueueKeys:
         return f"{self.own}turning:{ready_list}"
 
     def leased(self, worker_id: str) -> bytes:
-        """Hash: field to message of all messages leased to a process (``include/lease.lua``).
+        """Hash: field to message of all messages leased to a process.
 
-        In bytes, since a worker id that other code wrote may not be UTF-8.
+        ``include/leases/lease.lua`` has the form of a value. In bytes, since a worker id
+        that other code wrote may not be UTF-8.
         """
         return f"{self.own}leased:".encode() + to_bytes(worker_id)
 
@@ -226,9 +230,9 @@ class Keys:
         self.queues = f"{own}queues"
         #: Sorted set: queue name, scored by the next look for ended leases (ms of lease time).
         self.lease_ends = f"{own}lease_ends"
-        #: Hash of lease time: ``seen`` and ``stood``, both in ms (``include/lease.lua``). Also
-        #: ``dispatched``: the time (ms) at which a dispatcher last moved an entry, or had none to
-        #: move.
+        #: Hash of lease time: ``seen`` and ``stood``, both in ms (``include/leases/lease.lua``).
+        #: Also ``dispatched``: the time (ms) at which a dispatcher last moved an entry, or had none
+        #: to move.
         self.clock = f"{own}clock"
         #: Hash: ``revision``; ``q<queue>`` and ``t<task>``: the time of the pause (ms).
         self.control = f"{own}control"

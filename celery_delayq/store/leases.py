@@ -39,7 +39,7 @@ class DeliveryCounts(NamedTuple):
 
     @classmethod
     def read(cls, text: bytes) -> DeliveryCounts:
-        """Read the text of ``write_deliveries`` in ``include/lease.lua``."""
+        """Read the text of ``write_deliveries`` in ``include/leases/death_counts.lua``."""
         return cls(*map(int, text.split())) if text else cls()
 
 
@@ -255,8 +255,8 @@ class LeaseStore(StorePart):
         counted : "nothing" | "requeued" | "crashed" | "died"
             What the delivery counts as.
         max_deliveries : int
-            A message that killed its process ("crashed") more often becomes a dead letter. A
-            message whose worker died ("died") more often is delivered alone first, as in
+            After more than this number of crashes ("crashed") a message becomes a dead letter.
+            After this number of deaths of its worker ("died") the message is delivered alone, as in
             :meth:`reclaim_expired`. 0: no limit.
         details : bytes
             Details for the dead letter: how the process of the message ended.

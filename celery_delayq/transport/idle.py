@@ -28,7 +28,7 @@ class IdleWait:
     """Waits for an element in the wake list of a queue, which has one while messages may be ready.
 
     Stock producers push no such element. The dispatchers of the fleet look at the ready lists for
-    all idle consumers (:mod:`celery_delayq.dispatch.ready_lists`). Where no dispatcher does, this
+    all idle consumers (:mod:`celery_delayq.dispatch.ready_looks`). Where no dispatcher does, this
     consumer looks itself.
 
     Parameters

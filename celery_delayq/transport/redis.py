@@ -93,7 +93,7 @@ class Transport(url.UrlTransport, stock.Transport):
     def fleet_looks(self, database_id: str) -> bool:
         """Return whether the fleet looks at the ready lists of a database for its consumers."""
         dispatcher = self._dispatchers.get(database_id)
-        return dispatcher is not None and dispatcher.ready_lists.fleet_looks
+        return dispatcher is not None and dispatcher.ready_looks.fleet_looks
 
     def start_dispatcher(self, channel: RedisChannel) -> None:
         """Promote due entries while *channel* consumes."""

@@ -68,8 +68,8 @@ def dispatch(delayq: DelayQ) -> None:
     started = time.monotonic()
     for each in dispatchers:
         each.start()
-    ticker = PeriodicRunner(app, deploy=deploy)
-    ticker.start()
+    runner = PeriodicRunner(app, deploy=deploy)
+    runner.start()
 
     def progress() -> str:
         return _line([each.tally for each in dispatchers], time.monotonic() - started)
@@ -84,7 +84,7 @@ def dispatch(delayq: DelayQ) -> None:
             output.print(progress())
     for each in dispatchers:
         each.stop()
-    ticker.stop()
+    runner.stop()
     for each in dispatchers:
         each.join()
     output.print(f"stopped: {progress()}")

@@ -74,9 +74,9 @@ def topology(
         count = items.apply(app, exchanges)
         _print({"declared": count}, f"declared: {count} exchanges, queues and bindings")
     elif delete:
-        for left in items.delete(app, settle):
+        for remaining_seconds in items.delete(app, settle):
             if not screen.is_json() and output.is_terminal:
-                output.print(f"empty; {left:.0f} s to go ", end="\r")
+                output.print(f"empty; {remaining_seconds:.0f} s to go ", end="\r")
         _print({"deleted": True}, "removed, but for exit queues")
     elif screen.is_json() and not check:
         screen.print_json(items.definitions(app, exchanges))

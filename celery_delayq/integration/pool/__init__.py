@@ -1,4 +1,4 @@
-"""Changes to the prefork pool of a Celery worker."""
+"""Changes to the pool of a Celery worker."""
 
 from celery_delayq.integration.pool import results, tasks
 from celery_delayq.integration.replace import Promise, Replace

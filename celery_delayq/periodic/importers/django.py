@@ -78,10 +78,12 @@ def _read(row: Row, schedules: Mapping[str, Mapping[Any, Row]], found: FoundEntr
     found.over = found.problem is not None
     if found.over:
         return
-    changed = _moment(row, "date_changed")
-    found.last_run_at = _moment(row, "last_run_at")
-    found.since = changed if found.enabled and found.last_run_at is None else None
-    found.total_run_count = int(row.get("total_run_count") or 0)
+    # All values are read before the first is set: a row that cannot be read must look as if it had
+    # never run.
+    changed, last_run_at = _moment(row, "date_changed"), _moment(row, "last_run_at")
+    total_run_count = int(row.get("total_run_count") or 0)
+    found.last_run_at, found.total_run_count = last_run_at, total_run_count
+    found.since = changed if found.enabled and last_run_at is None else None
     when, zone = _schedule(row, schedules)
     start = _moment(row, "start_time")
     found.definition = Definition.from_fields(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from functools import cache, lru_cache
+from typing import Any, TypeAlias, TypeVar
 
 from celery_delayq.model.envelope import Due, Entry
 from celery_delayq.store.keys import Keys, Layout
@@ -53,12 +53,15 @@ class Call:
             :class:`~celery_delayq.store.keys.Keys`, or not of this queue. For the name of a method
             of these classes, such as ``leased``: its argument.
         """
-        header = _header_keys(name, keys, queue)
-        found = [*header.known]
-        more = given.pop(header.open_name, None)
+        places, open_name = _header_names(name)
+        found = [*_known_keys(name, keys, queue)]
+        more = given.pop(open_name, None)
         for key, value in given.items():
-            place, method = header.places[key]
-            found[place] = method(value) if method else value
+            method = _attribute(key, keys, queue)
+            found[places[key]] = method(value) if callable(method) else value
+        if None in found:
+            missing = [key for key, place in places.items() if found[place] is None]
+            raise TypeError(f"a call of {name} needs the keys {', '.join(missing)}")
         if more is None and layout is not None and queue is not None:
             more = keys.ready_lists(queue, layout)
         return cls(name, [*found, *(more or ())], [*args])
@@ -96,34 +99,25 @@ class Command:
         return self.args
 
 
-class _HeaderKeys(NamedTuple):
-    """The KEYS that a script's header names.
-
-    Attributes
-    ----------
-    known : list[Any]
-        The keys in their order; None for a key that each call gives.
-    places : dict[str, tuple[int, Callable[[Any], Any] | None]]
-        By name: the index in *known*, and the method that makes the key of a given argument.
-    open_name : str
-        The name that stands for all further keys; "" for none.
-    """
-
-    known: list[Any]
-    places: dict[str, tuple[int, Callable[[Any], Any] | None]]
-    open_name: str
+@cache
+def _header_names(script: str) -> tuple[dict[str, int], str]:
+    """Return the index of each named KEY, and the name that stands for all further KEYS, or ""."""
+    header = load(script).header
+    names, open_name = header.keys, header.open_key
+    return {name: place for place, name in enumerate(names) if name != f"{open_name}…"}, open_name
 
 
 @lru_cache(maxsize=4096)
-def _header_keys(script: str, keys: Keys, queue: str | None) -> _HeaderKeys:
-    owners = [keys] if queue is None else [keys.queue(queue), keys]
-    found = _HeaderKeys([], {}, load(script).header.open_key)
-    for place, name in enumerate(load(script).header.keys):
-        value = next((getattr(owner, name) for owner in owners if hasattr(owner, name)), None)
-        if name != f"{found.open_name}…":
-            found.known.append(value if isinstance(value, str) else None)
-            found.places[name] = place, value if callable(value) else None
-    return found
+def _known_keys(script: str, keys: Keys, queue: str | None) -> list[Any]:
+    """Return the KEYS that a header names, in order; None for a key that each call gives."""
+    found = (_attribute(name, keys, queue) for name in _header_names(script)[0])
+    return [value if isinstance(value, str) else None for value in found]
+
+
+def _attribute(name: str, keys: Keys, queue: str | None) -> Any:
+    """Return a key of the queue or a shared key, or the method that makes the key; or None."""
+    of_queue = None if queue is None else getattr(keys.queue(queue), name, None)
+    return getattr(keys, name, None) if of_queue is None else of_queue
 
 
 #: The calls of one queue, as a generator. Each call may depend on the former reply. The calls of

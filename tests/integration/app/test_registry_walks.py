@@ -132,7 +132,7 @@ SITES = {
     "deadletters/client.py counts_of": "count_dead",
     "deadletters/client.py with_dead_letters": "dead_letters",
     "dispatch/dispatcher.py _trim": "one queue at a time",
-    "dispatch/ready_lists.py _reread": "one read of the registry",
+    "dispatch/ready_looks.py _reread": "one read of the registry",
     "integration/flower/broker.py _count": "Flower",
     "metrics/from_redis.py _read_store": "exporter",
     "metrics/slow_numbers.py _count": "exporter, slow",

@@ -3,14 +3,28 @@
 from __future__ import annotations
 
 import re
+from importlib import import_module
+from pkgutil import iter_modules
 
 import click
 import pytest
 
-from celery_delayq.cli import delayq
+from celery_delayq.cli import commands, delayq
 from tests.support.cli import leaves
 
 COMMANDS = dict(leaves())
+
+
+def test_every_command_of_a_module_is_found_by_its_name() -> None:
+    made = set()
+    for module in iter_modules(commands.__path__, f"{commands.__name__}."):
+        found = vars(import_module(module.name)).values()
+        made |= {each.name for each in found if isinstance(each, click.Command)}
+
+    names = {*delayq.list_commands(click.Context(delayq))}
+    grouped = {name.rpartition(" ")[2] for name in COMMANDS if " " in name}
+    assert made - grouped <= names
+    assert names <= made
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from celery_delayq.dispatch import ready_lists
+from celery_delayq.dispatch import ready_looks
 from celery_delayq.dispatch.dispatcher import Dispatcher
 from celery_delayq.settings import Settings
 from celery_delayq.store.scripting.replies import Look
@@ -26,10 +26,10 @@ def test_entries_that_are_due_go_before_most_portions_of_the_ready_lists(
         wake_ready=lambda _: None,
     )
     dispatcher._store = store
-    monkeypatch.setattr(ready_lists, "PORTION_SECONDS", 60.0)
-    monkeypatch.setattr(ready_lists, "FLEET_LOOK_SECONDS", 60.0)
+    monkeypatch.setattr(ready_looks, "PORTION_SECONDS", 60.0)
+    monkeypatch.setattr(ready_looks, "FLEET_LOOK_SECONDS", 60.0)
     monkeypatch.setattr(type(dispatcher._timer), "wait", lambda _: seconds_left)
-    dispatcher.ready_lists.note_look(Look(0, None, None, ready="own turn", queues=500))
+    dispatcher.ready_looks.note_look(Look(0, None, None, ready="own turn", queues=500))
 
     for _ in range(5):
         dispatcher._look_at_portion(none)

@@ -48,7 +48,7 @@ def test_the_wake_channel_differs_between_databases() -> None:
     assert Keys("", 0).wake != Keys("", 1).wake
 
 
-def test_ready_lists_have_the_names_that_kombu_gives_them() -> None:
+def test_ready_looks_have_the_names_that_kombu_gives_them() -> None:
     channel_cls = Connection("redis://").transport.Channel
     assert (channel_cls.sep, tuple(channel_cls.priority_steps)) == (
         DEFAULT_SEPARATOR,

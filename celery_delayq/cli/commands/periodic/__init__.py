@@ -321,7 +321,11 @@ def run_now(delayq: DelayQ, names: Sequence[str]) -> bool:
     def one(name: str) -> ItemOutcome:
         id = delayq.periodic.run_now(name)
         if id is None:
-            return _outcome(name, False, "not sent: an earlier run has not ended (--overlap)")
+            return _outcome(
+                name,
+                False,
+                "not sent: an earlier run has not ended, and the entry's runs may not overlap",
+            )
         return _outcome(name, True, "sent", id=id)
 
     return _change_entries(names, one)

@@ -23,7 +23,7 @@
 -- Roles    worker, dispatcher
 -- @include clock
 -- @include dispatch/next_due
--- @include lease
+-- @include leases/lease
 -- @include dispatch/duty
 
 -- If no dispatcher calls for longer than this (ms), ticks that are due meanwhile count as missed.

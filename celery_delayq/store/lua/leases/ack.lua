@@ -15,7 +15,7 @@
 -- @include record
 -- @include tracking
 -- @include totals
--- @include lease
+-- @include leases/lease
 -- @include history
 
 local most = tonumber(ARGV.most_runs)

@@ -36,7 +36,7 @@
 -- @include tracking
 -- @include totals
 -- @include wake
--- @include lease
+-- @include leases/lease
 -- @include dispatch/next_due
 -- @include dead_letter
 -- @include dispatch/rate_limit

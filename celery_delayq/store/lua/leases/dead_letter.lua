@@ -16,7 +16,7 @@
 -- @include record
 -- @include tracking
 -- @include totals
--- @include lease
+-- @include leases/lease
 -- @include dead_letter
 -- @include history
 

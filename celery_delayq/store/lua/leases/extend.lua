@@ -6,7 +6,7 @@
 -- Repeat   extends the lease again
 -- Roles    worker
 -- @include clock
--- @include lease
+-- @include leases/lease
 
 local count = redis.call('HLEN', KEYS.leased)
 if count > 0 then

@@ -8,7 +8,7 @@
 --          dead_at  request_numbers  ready_lists…
 -- ARGV     queue  worker_id  most_messages
 --          max_deliveries: most deliveries, 0 for no limit
---          max_gap_ms: longest gap for which lease time goes on (ms), see include/lease.lua
+--          max_gap_ms: longest gap for which lease time goes on (ms), see include/leases/lease.lua
 --          steps…: the priority steps of ready_lists
 -- Returns  {'1' if the queue has more messages to reclaim, requeued, quarantined, dead_lettered}
 -- Repeat   goes on with the messages that are left
@@ -21,7 +21,8 @@
 -- @include totals
 -- @include wake
 -- @include dead_letter
--- @include lease
+-- @include leases/lease
+-- @include leases/death_counts
 
 -- Number of messages that are sorted. The last delivered message is pushed first, so that messages
 -- run in the order of their delivery. A process with more messages does not keep their order.

@@ -9,7 +9,7 @@
 -- @include clock
 -- @include types
 -- @include byte_limit
--- @include lease
+-- @include leases/lease
 -- @include wake
 -- @include dead_letter
 -- @include totals

@@ -38,7 +38,7 @@
 -- @include entry_store
 -- @include unique_policy
 -- @include dispatch/next_due
--- @include lease
+-- @include leases/lease
 -- @include history
 
 local time_us = now_us()

@@ -23,7 +23,8 @@
 -- @include totals
 -- @include wake
 -- @include dead_letter
--- @include lease
+-- @include leases/lease
+-- @include leases/death_counts
 
 local most, lists = tonumber(ARGV.max_crashes), tonumber(ARGV.list_count)
 local list_of = lists_by_step({select(FIRST.ready_lists, unpack(KEYS))},

@@ -6,10 +6,10 @@
 --          claim_ms: for how long no other caller gets the entries (ms)
 --          handled_look_ms: a latest look (ms) after which the clock was set back, if the caller
 --            has corrected the entries that wait for that time; '' for none
---          channel: the channel to which tickers listen
+--          channel: the channel to which periodic runners listen
 --          other_names…: names that this caller leaves to others
 -- Returns  {now (µs), when to look at the next entry (ms) or '', the latest look (ms) if the clock
---          was set back since, else '', number of tickers that listen (0 if unknown), for each
+--          was set back since, else '', number of periodic runners that listen (0 if unknown), for each
 --          entry its name and its record}
 -- Repeat   returns other entries; the first ones come again after claim_ms
 -- Roles    worker, dispatcher

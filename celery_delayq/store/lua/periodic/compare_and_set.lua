@@ -1,7 +1,7 @@
 -- Write periodic entries, each only if its state is the expected one.
 --
 -- KEYS     periodic  periodic_at
--- ARGV     wake_channel: wakes tickers
+-- ARGV     wake_channel: wakes periodic runners
 --          periodic_entries…: for each entry: name, expected first line ('' for no entry), record
 --            ('' to remove the entry), when to look at it (ms, '' for never)
 -- Returns  a code for each: 'd' done, 'c' the entry has another state, 'u' there is none
@@ -36,6 +36,6 @@ for i = FIRST.periodic_entries, #ARGV, 4 do
   end
   codes[#codes + 1] = code
 end
--- A hint only: tickers find the change at their next look if the account may not publish.
+-- A hint only: periodic runners find the change at their next look if the account may not publish.
 redis.pcall('PUBLISH', ARGV.wake_channel, '')
 return table.concat(codes)

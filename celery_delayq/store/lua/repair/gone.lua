@@ -16,7 +16,7 @@
 -- @include scan
 -- @include record
 -- @include tracking
--- @include lease
+-- @include leases/lease
 -- @include repair/report
 
 -- A message is gone only if no process has it, so one call must read all leased messages. The call

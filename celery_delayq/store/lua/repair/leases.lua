@@ -12,7 +12,7 @@
 -- Roles    operator
 -- @include clock
 -- @include types
--- @include lease
+-- @include leases/lease
 -- @include repair/report
 
 local queue, repair, lease = ARGV.queue, ARGV.repair == '1', tonumber(ARGV.lease_ms)

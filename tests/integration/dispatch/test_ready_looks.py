@@ -12,8 +12,8 @@ import pytest
 from kombu import Connection, Consumer, Queue
 from redis import Redis
 
-from celery_delayq.dispatch import ready_lists
-from celery_delayq.dispatch.ready_lists import FLEET_LOOK_SECONDS, ReadyLists, Registry
+from celery_delayq.dispatch import ready_looks
+from celery_delayq.dispatch.ready_looks import FLEET_LOOK_SECONDS, ReadyLooks, Registry
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.schedule import Store
 from celery_delayq.testing import wait_until
@@ -223,7 +223,7 @@ def test_dispatchers_that_may_not_look_at_all_queues_leave_it_to_each_consumer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # In a large fleet one of them tries again at each moment.
-    monkeypatch.setattr(ready_lists, "RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(ready_looks, "RETRY_SECONDS", 0.01)
     with fleet(poor_url, size, take):
         wait_until(lambda: waiting(redis, 0) == size, what="all wait")
         redis.config_resetstat()
@@ -236,7 +236,7 @@ def test_dispatchers_that_may_not_look_at_all_queues_leave_it_to_each_consumer(
 def test_a_right_to_look_that_is_lost_and_comes_back_is_noticed(
     take: Take, poor_url: str, redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ready_lists, "RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(ready_looks, "RETRY_SECONDS", 0.01)
     redis.hdel("delayq:queues", "foreign")
     with fleet(poor_url, 2, take):
         wait_until(lambda: waiting(redis, 2) == 2, what="all leave it to the fleet")
@@ -247,10 +247,10 @@ def test_a_right_to_look_that_is_lost_and_comes_back_is_noticed(
 
 
 def test_many_queues_are_looked_at_in_portions(store: Store, redis: Redis) -> None:
-    names = [f"q{n}" for n in range(2 * ready_lists.PORTION_QUEUES + 1)]
+    names = [f"q{n}" for n in range(2 * ready_looks.PORTION_QUEUES + 1)]
     for name in names:
         store.register(name)
-    looks = ReadyLists(Registry(30.0))
+    looks = ReadyLooks(Registry(30.0))
     some = [names[3], names[-1]]
     for name in some:
         redis.lpush(name, "x")
@@ -269,10 +269,10 @@ def test_many_queues_are_looked_at_in_portions(store: Store, redis: Redis) -> No
 
 def test_a_look_that_an_outage_interrupts_begins_again(store: Store, redis: Redis) -> None:
     """The others take it for done: what is not looked at would wait for the next one."""
-    names = [f"q{n}" for n in range(ready_lists.PORTION_QUEUES + 1)]
+    names = [f"q{n}" for n in range(ready_looks.PORTION_QUEUES + 1)]
     for name in names:
         store.register(name)
-    looks = ReadyLists(Registry(30.0))
+    looks = ReadyLooks(Registry(30.0))
     looks.note_look(store.next_queue(ready_every=FLEET_LOOK_SECONDS))
     looks.go_on(store)
     for name in names:

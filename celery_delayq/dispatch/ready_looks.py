@@ -82,7 +82,7 @@ class Registry:
         self._read = time.monotonic()
 
 
-class ReadyLists:
+class ReadyLooks:
     """The looks of one dispatcher at the ready lists.
 
     The dispatcher takes turns only after it has seen that its account may look at all lists:
