@@ -31,6 +31,10 @@ _DIALECT_INSERTS = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
 #: Seconds to wait for the answer of a PostgreSQL server, unless the URL has a timeout.
 CONNECT_SECONDS = 10
 
+#: Seconds to wait for the lock of a SQLite file, unless the URL has a timeout. Python's default of
+#: 5 s is too short for several processes that archive at once.
+LOCK_SECONDS = 60
+
 #: A row by the names of its columns.
 Values = Mapping[str, Any]
 
@@ -68,6 +72,8 @@ class Database:
             raise InvalidPlace(f"{hide(text)}: expected a file, such as sqlite:///schedule.db")
         if "+psycopg" in url.drivername and "connect_timeout" not in url.query:
             url = url.update_query_dict({"connect_timeout": str(CONNECT_SECONDS)})
+        if backend == "sqlite" and "timeout" not in url.query:
+            url = url.update_query_dict({"timeout": str(LOCK_SECONDS)})
         try:
             engine = create_engine(url, hide_parameters=True, poolclass=NullPool)
         except ImportError as exc:
