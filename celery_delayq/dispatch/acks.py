@@ -36,14 +36,14 @@ class LeaseTally:
         Acknowledgements of messages that Redis had already given to another process.
     lost_messages : int
         Messages that Redis had given to another process.
-    given_back : int
+    requeued : int
         Requeued messages.
     """
 
     foreign_acks: int = 0
     late_acks: int = 0
     lost_messages: int = 0
-    given_back: int = 0
+    requeued: int = 0
 
 
 @dataclass(slots=True)

@@ -584,7 +584,7 @@ class LeaseKeeper:
         fields = sorted(fields, key=place_of)
         if fields:
             moved, _ = store.leases.requeue(queue, self.worker_id, fields, counted=counted)
-            self.tally.given_back += moved
+            self.tally.requeued += moved
             logger.info("orphaned messages were requeued: queue=%s moved=%d", queue, moved)
 
 

@@ -62,8 +62,8 @@ EMPTY_LOOK_SECONDS = (0.001, 0.02)
 
 #: Seconds after an error of one queue for which a dispatcher does not go on duty at all.
 OFF_DUTY_SECONDS = 2.0
-#: Seconds after an error of one queue for which promoting an overdue entry puts a dispatcher not on
-#: duty, and for which the dispatcher skips the queue.
+#: Seconds after an error of one queue for which a promotion of an overdue entry does not put the
+#: dispatcher on duty, and for which the dispatcher skips the queue.
 NO_CLAIM_SECONDS = 60.0
 
 #: Most queues that a dispatcher skips: each call names them.
@@ -167,10 +167,10 @@ class PollTimer:
         self._promoted_at = now
 
     def _goes_on(self, look: Look, promoted: Promoted, *, is_same: bool) -> bool:
-        """Return whether to promote at once, also off duty: more entries are due.
+        """Return whether to promote at once, because more entries are due.
 
-        Either the last promotion moved a full batch, or another queue has due entries. So names in
-        the index that are no queues delay no queue behind them.
+        Either the last promotion moved entries, also of a dispatcher off duty; or, on duty, another
+        queue has due entries. So names in the index that are no queues delay no queue behind them.
         """
         return look.wait == 0 and bool(promoted.moved or (self.on_duty and not is_same))
 

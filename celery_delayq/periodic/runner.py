@@ -263,9 +263,10 @@ class PeriodicRunner:
             LOOK_ENTRIES, CLAIM_MS, failing, corrected=self._corrected_set_back
         )
         now = claim.now // 1000
+        self._corrected_set_back = ""
         if claim.set_back:
             self._correct_intervals(store, now)
-        self._corrected_set_back = claim.set_back
+            self._corrected_set_back = claim.set_back
         next_looks: list[float] = [] if claim.next is None else [claim.next]
         next_looks += [now + (until - began) * 1000 for until in failing.values()]
         firings = []

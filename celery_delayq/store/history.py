@@ -20,13 +20,13 @@ class HistoryStore(StorePart):
     the run: :class:`~celery_delayq.store.leases.LeaseStore`.
     """
 
-    def add(self, worker_id: str, number: int, most: int, runs: Sequence[bytes]) -> int:
+    def add(self, worker_id: str, number: int, history_size: int, runs: Sequence[bytes]) -> int:
         """Add runs whose messages were acknowledged before them. Return the number of new runs.
 
-        *number* grows with each call of a worker id; a repeated call has the same number. *most* is
-        the approximate number of runs to keep.
+        *number* grows with each call of a worker id; a repeated call has the same number.
+        *history_size* is the approximate number of runs to keep.
         """
-        args = [most, number, joined(runs)]
+        args = [history_size, number, joined(runs)]
         return int(self._run("history/add", None, args, worker_id=worker_id))
 
     def read(self, after: str, upto: str, limit: int) -> list[tuple[str, bytes]]:

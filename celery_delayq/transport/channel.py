@@ -445,10 +445,10 @@ class Channel(stock.Channel):
         if queue is not None and queue not in self._fanout_queues:
             self._handlers.pop(queue, None)
             self.consumer.cancel(queue)
-            self._give_back_cancelled()
+            self._requeue_cancelled()
         return super()._basic_cancel(consumer_tag)
 
-    def _give_back_cancelled(self) -> None:
+    def _requeue_cancelled(self) -> None:
         """Put the messages of cancelled queues back into their former places in the ready lists."""
         cancelled = [each.tag for each in self.consumer.take_cancelled()]
         if cancelled:
@@ -533,7 +533,7 @@ class Channel(stock.Channel):
         finally:
             if hasattr(self, "_flush_brpop_reauth"):  # kombu 5.7 and newer
                 self._flush_brpop_reauth()
-        self._give_back_cancelled()
+        self._requeue_cancelled()
         if popped is not None:
             self._deliver_popped(popped)
         elif not consumer.taken:

@@ -239,8 +239,8 @@ class Consumer:
     def take_cancelled(self) -> list[Taken]:
         """Return the messages of cancelled queues, which the caller requeues.
 
-        None while a reply may bring more of them: each requeue puts its messages at the head, so
-        the messages that came first must be requeued last, or with the others.
+        The list is empty while a reply may bring more of them: each requeue puts its messages at
+        the head, so the messages that came first must be requeued last, or with the others.
         """
         if self.state is State.REQUESTED:
             return []

@@ -83,7 +83,7 @@ class Deliveries:
 
         self._change(put_back)
 
-    def hand_back(self, tags: Iterable[str], *, reconnects: bool) -> None:
+    def requeue_unacknowledged(self, tags: Iterable[str], *, reconnects: bool) -> None:
         """Requeue unacknowledged messages at once.
 
         If the worker *reconnects*, each message is requeued when its task has ended.

@@ -53,10 +53,10 @@ class QoS(stock.QoS):
 
     def restore_unacked(self, client: Any = None) -> None:
         """Put back all unacknowledged messages."""
-        self.hand_back_leased()  # first: kombu's part may fail
+        self.requeue_leased()  # first: kombu's part may fail
         super().restore_unacked(client)
 
-    def hand_back_leased(self) -> None:
+    def requeue_leased(self) -> None:
         """Requeue the leased messages of this channel, and forget them."""
         self._flush()
         leased = [tag for tag in self._delivered if self.channel.leased(tag)]
@@ -64,7 +64,7 @@ class QoS(stock.QoS):
             del self._delivered[tag]
         if leased:
             reconnects = worker.is_reconnecting(self.channel.main_channel)
-            self.channel.deliveries.hand_back(leased, reconnects=reconnects)
+            self.channel.deliveries.requeue_unacknowledged(leased, reconnects=reconnects)
 
     def restore_visible(self, *args: Any, **kwargs: Any) -> None:
         """Put back messages that kombu keeps for killed workers; where Redis refuses, later."""

@@ -24,15 +24,15 @@ def write_entries(delayq: DelayQ, *entries: Periodic, before: str = "") -> None:
 
 @contextmanager
 def ticking(app: Celery, count: int = 1) -> Iterator[list[PeriodicRunner]]:
-    """Run *count* tickers during the ``with`` block."""
-    tickers = [PeriodicRunner(app, deploy=False) for _ in range(count)]
-    for ticker in tickers:
-        ticker.start()
+    """Run *count* runners during the ``with`` block."""
+    runners = [PeriodicRunner(app, deploy=False) for _ in range(count)]
+    for runner in runners:
+        runner.start()
     try:
-        yield tickers
+        yield runners
     finally:
-        for ticker in tickers:
-            ticker.stop()
+        for runner in runners:
+            runner.stop()
 
 
 def stored_ticks(client: Redis, queue: str = "celery") -> dict[str, list[int]]:

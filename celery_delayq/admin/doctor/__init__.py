@@ -211,7 +211,11 @@ def _look(name: str, subjects: Sequence[OnRedis]) -> Iterator[Finding]:
 
 
 def _unreachable_reason(session: Session) -> str:
-    """Return the reason why the broker does not answer, or ""."""
+    """Return the reason why the broker does not answer, or "".
+
+    A refused command does not count if a check reports the refusal, such as the refusal of all
+    writes.
+    """
 
     def ask() -> str:
         try:

@@ -8,11 +8,16 @@ import click
 from rich.text import Text
 
 from celery_delayq.app import DelayQ
-from celery_delayq.cli import screen
+from celery_delayq.cli import complete, screen
 from celery_delayq.cli.command import command
-from celery_delayq.cli.options import json_option, queue_option, task_option
+from celery_delayq.cli.options import json_option, name_option
 from celery_delayq.store.schedule import Store
 from celery_delayq.utils.text import spelled
+
+queue_option = name_option(
+    "--queue", metavar="QUEUE", shell_complete=complete.queues, help="The queue."
+)
+task_option = name_option("--task", metavar="TASK", shell_complete=complete.tasks, help="The task.")
 
 
 @command()

@@ -207,10 +207,10 @@ class Binding(ContextDecorator):
             if outer is None
             else self._change.over(outer.encoded, outer.trace)
         )
-        told = None
+        undo = None
         if trace is not None and (outer is None or trace is not outer.trace):
-            told = trace_context.tell_opentelemetry(trace)
-        enter(self, encoded, trace, told)
+            undo = trace_context.tell_opentelemetry(trace)
+        enter(self, encoded, trace, undo)
         return current_context()
 
     def __exit__(self, *_: object) -> None:

@@ -52,7 +52,7 @@ class SharedQoS(TolerantQoS):
 
     def restore_unacked(self, _client: Any = None) -> None:
         """Put back the unacknowledged messages of this shard."""
-        self.hand_back_leased()
+        self.requeue_leased()
         own = [tag for tag, each in self._delivered.items() if each.channel is self.channel]
         for tag in own:  # the messages in kombu's "unacked"
             self.restore_by_tag(tag)

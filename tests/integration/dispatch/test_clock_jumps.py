@@ -205,9 +205,9 @@ def periodic(world: World) -> Iterator[None]:
     delayq.periodic.add("often", 0.5, "note")
 
     def start() -> Callable[[], None]:
-        ticker = PeriodicRunner(app, deploy=False)
-        ticker.start()
-        return ticker.stop
+        runner = PeriodicRunner(app, deploy=False)
+        runner.start()
+        return runner.stop
 
     def count() -> int:
         entry = delayq.periodic.get("often")

@@ -24,7 +24,7 @@ def test_after_a_reject_with_requeue_it_is_the_second_delivery(pool: str, leases
     assert not leases.client.exists("{celery}:deliveries")
 
 
-def test_what_was_only_prefetched_and_given_back_was_not_delivered(
+def test_what_was_only_prefetched_and_requeued_was_not_delivered(
     connection: Connection, delayq_broker_url: str
 ) -> None:
     simple = connection.SimpleQueue("a")

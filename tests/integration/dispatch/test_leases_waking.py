@@ -260,7 +260,7 @@ def test_a_consumer_sees_what_stock_producers_push_within_its_block_timeout(
                 connection.drain_events(timeout=TIMEOUT)
 
 
-def test_what_is_given_back_wakes_another_consumer(delayq_broker_url: str, redis: Redis) -> None:
+def test_what_is_requeued_wakes_another_consumer(delayq_broker_url: str, redis: Redis) -> None:
     first: list[Any] = []
     second: list[float] = []
     with consuming(delayq_broker_url, lambda _: second.append(time.monotonic())) as other:

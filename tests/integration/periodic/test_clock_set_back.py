@@ -40,7 +40,7 @@ def fire_an_hour_ahead(delayq: DelayQ, every: Any, **given: Any) -> Periodic:
     return entry
 
 
-@pytest.mark.parametrize("count", [1, 3], ids=["one ticker", "three tickers"])
+@pytest.mark.parametrize("count", [1, 3], ids=["one runner", "three runners"])
 @pytest.mark.parametrize("overlap", ["allow", "skip"])
 def test_an_interval_goes_on_from_now(
     app: Celery, delayq: DelayQ, delayq_redis: RedisUnderTest, overlap: Overlap, count: int

@@ -123,11 +123,11 @@ def test_ticks_of_what_a_deploy_removes_are_taken_out_of_the_schedule(
     def scheduled() -> list[str]:
         return sorted(each.id.rpartition(":")[0] for each in delayq.entries())
 
-    ticker = PeriodicRunner(one, deploy=False)
-    ticker.start()
+    runner = PeriodicRunner(one, deploy=False)
+    runner.start()
     all_of_both = ["gone"] * 6 + ["stays"] * 6
     wait_until(lambda: scheduled() == all_of_both, TIMEOUT, "an hour of both is scheduled")
-    ticker.stop()
+    runner.stop()
 
     deploy(make_shop(stays=TASK))
 

@@ -87,31 +87,31 @@ def test_two_tickers_schedule_each_tick_once(
         delayq.periodic.add(str(n), 0.5 + n % 7 / 10, "note", **options, **KEEP)
     begun = {entry.name: entry for entry in delayq.periodic.list()}
 
-    with ticking(app, 2) as tickers:
+    with ticking(app, 2) as runners:
         wait_until(lambda: min(counts(delayq).values()) >= 6, TIMEOUT, "six ticks of each")
 
     for queue in queues:
         stored = stored_ticks(delayq_redis.client, queue)
         expect_each_once(stored, begun)
         assert {name: len(ticks) for name, ticks in stored.items()} == counts(delayq)
-    assert sum(ticker.fired for ticker in tickers) == sum(counts(delayq).values())
-    assert all(ticker.fired for ticker in tickers)
+    assert sum(runner.fired for runner in runners) == sum(counts(delayq).values())
+    assert all(runner.fired for runner in runners)
 
 
 def test_of_several_tickers_one_fires_until_it_is_gone(
     app: Celery, delayq: DelayQ, delayq_redis: RedisUnderTest
 ) -> None:
     entry = delayq.periodic.add("each", 0.5, "note", **KEEP)
-    with ticking(app, 4) as tickers:
+    with ticking(app, 4) as runners:
         for wanted in (4, 8, 12):
 
             def has_ticked(wanted: int = wanted) -> bool:
                 return counts(delayq)["each"] >= wanted
 
             wait_until(has_ticked, TIMEOUT, "ticks")
-            first = max(tickers, key=lambda ticker: ticker.fired)
+            first = max(runners, key=lambda runner: runner.fired)
             first.stop()
-            tickers.remove(first)
+            runners.remove(first)
         wait_until(lambda: counts(delayq)["each"] >= 16, TIMEOUT, "the last one goes on")
 
     expect_each_once(stored_ticks(delayq_redis.client), {"each": entry})
@@ -125,11 +125,11 @@ def test_more_entries_than_are_looked_at_together_are_due_at_once(
     for name in names:
         write_due(delayq, delayq.periodic.add(name, 3600, "note"), now)
 
-    with ticking(app) as (ticker,):
+    with ticking(app) as (runner,):
         wait_until(lambda: min(counts(delayq).values()) == 1, TIMEOUT, "all are fired")
 
     assert stored_ticks(delayq_redis.client) == {name: [now] for name in names}
-    assert ticker.fired == len(names)
+    assert runner.fired == len(names)
 
 
 def write_due(delayq: DelayQ, entry: Periodic, tick: int) -> Periodic:

@@ -101,7 +101,7 @@ def test_what_cannot_be_read_here_is_left_to_those_who_can(
     with ticking(app):
         wait_until(lambda: "cannot be fired here" in caplog.text, TIMEOUT, "it is logged")
         wait_until(lambda: gate.claim_due(10, 1).records, TIMEOUT, "it is left to others")
-        # Whoever looks finds it, as often as that may be: the ticker takes it no more.
+        # Whoever looks finds it, as often as that may be: the runner takes it no more.
         for _ in range(20):
             wait_until(lambda: gate.claim_due(10, 1).records, 0.2, "it is still left to others")
             time.sleep(0.02)
@@ -122,8 +122,8 @@ def test_a_schedule_that_fails_keeps_no_other_from_being_fired(
     path = f"{Overflows.__module__}:{Overflows.__qualname__}"
     write_form(delayq, "wrong", f'{{"class":"{path}","args":[1]}}')
 
-    with ticking(app) as [ticker]:
-        wait_until(lambda: ticker.fired >= 12, TIMEOUT, "the other one is fired")
+    with ticking(app) as [runner]:
+        wait_until(lambda: runner.fired >= 12, TIMEOUT, "the other one is fired")
 
     assert "Periodic entry 'wrong' cannot be fired here" in caplog.text
     assert "OverflowError: too far" in caplog.text

@@ -205,7 +205,7 @@ def test_what_is_left_to_do_starts_a_thread_that_has_ended() -> None:
     [lambda one: one.requeue_idle(["me:1:1"]), lambda one: one.abandon_request("q", "1")],
     ids=["a task that was cut off", "a request without a reply"],
 )
-def test_what_is_to_be_given_back_starts_a_thread_that_has_ended(
+def test_what_is_to_be_requeued_starts_a_thread_that_has_ended(
     leave: Callable[[LeaseKeeper], None],
 ) -> None:
     """Else the end of the process would wait for it, in vain."""
@@ -266,9 +266,9 @@ def test_no_thread_begins_before_the_last_one_has_closed_its_connections() -> No
     ]
 
 
-def test_a_process_does_not_end_while_something_is_being_given_back() -> None:
+def test_a_process_does_not_end_while_something_is_being_requeued() -> None:
     open_requests, answered = threading.Event(), threading.Event()
-    given_back: list[list[str]] = []
+    requeued: list[list[str]] = []
 
     class Store(AnyStore):
         """Answers late."""
@@ -277,7 +277,7 @@ def test_a_process_does_not_end_while_something_is_being_given_back() -> None:
             """Give back."""
             open_requests.set()
             answered.wait(TIMEOUT)
-            given_back.append(fields)
+            requeued.append(fields)
             return len(fields), 0
 
     one = keeper(store=Store(), start=None)
@@ -290,7 +290,7 @@ def test_a_process_does_not_end_while_something_is_being_given_back() -> None:
     one.end(time.monotonic() + 10)
     one.remove_channel()
 
-    assert given_back == [[one.field(tag)]]
+    assert requeued == [[one.field(tag)]]
 
 
 def test_changes_that_come_all_the_time_let_no_lease_end() -> None:

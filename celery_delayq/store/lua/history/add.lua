@@ -4,7 +4,7 @@
 -- expired, a repeated call adds its runs again.
 --
 -- KEYS     history  worker_id
--- ARGV     most_runs: about how many runs to keep
+-- ARGV     history_size: about how many runs to keep
 --          call_number: number of this call of the process
 --          lines: of the runs, each with a line feed behind it
 -- Returns  number of runs that were added
@@ -19,7 +19,7 @@ end
 redis.pcall('SET', KEYS.worker_id, ARGV.call_number, 'XX', 'KEEPTTL')
 local noted = 0
 for line in string.gmatch(ARGV.lines, '([^\n]*)\n') do
-  add_run(KEYS.history, ARGV.most_runs, line)
+  add_run(KEYS.history, ARGV.history_size, line)
   noted = noted + 1
 end
 return noted

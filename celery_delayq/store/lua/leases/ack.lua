@@ -3,7 +3,7 @@
 --
 -- KEYS     due  entries  tasks  paused_due  unique  duplicate_ids  ready_index  leased_index
 --          totals  leased  deliveries  history
--- ARGV     most_runs: about how many runs to keep, 0 for no history
+-- ARGV     history_size: about how many runs to keep, 0 for no history
 --          run_lines: with a history, a line for the run of each message and a line feed behind
 --            each; an empty line for no run
 --          fields…: fields of the messages
@@ -18,7 +18,7 @@
 -- @include leases/lease
 -- @include history
 
-local most = tonumber(ARGV.most_runs)
+local most = tonumber(ARGV.history_size)
 local is_tracking, has_deliveries = read_typed('hash', 'HLEN', LEASED_INDEX) > 0, false
 duplicate_ids_there = false
 if redis.call('EXISTS', KEYS.deliveries, UNIQUE, DUPLICATE_IDS) > 0 then

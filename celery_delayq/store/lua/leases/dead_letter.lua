@@ -5,7 +5,7 @@
 -- ARGV     field: field of the message
 --          dead_letter_id  reason  queue  layout
 --          details: details in JSON, '' for none
---          most_runs: about how many runs to keep in the history
+--          history_size: about how many runs to keep in the history
 --          run_line: the line of its run in the history, '' for none
 --          reason_kind: the kind of reason in the counter's name
 -- Returns  1, or 0 if the message is not leased
@@ -40,5 +40,5 @@ if redis.call('EXISTS', KEYS.deliveries) == 1 then
 end
 redis.call('HDEL', KEYS.leased, ARGV.field)
 add_total(TOTALS, 'dead:' .. ARGV.reason_kind, 1)
-add_run(KEYS.history, ARGV.most_runs, ARGV.run_line)
+add_run(KEYS.history, ARGV.history_size, ARGV.run_line)
 return 1

@@ -20,7 +20,7 @@
 --          field: field of the leased message
 --          when_due: for a due message: 'push' makes it ready, 'leave' changes nothing, 'keep'
 --            schedules it
---          most_runs: about how many runs to keep in the history
+--          history_size: about how many runs to keep in the history
 --          run_line: the line of the run that is tried again in the history, '' for none
 --          leased_head: the beginning of the leased message, up to its label, '' for none
 -- Returns  'scheduled' | 'ready' | 'due' | 'gone' | 'duplicate' | 'superseded'; 'due' changed
@@ -118,5 +118,5 @@ else
   end
   add_total(TOTALS, 'ready', state == 'ready' and 1 or 0)
 end
-add_run(KEYS.history, ARGV.most_runs, ARGV.run_line)
+add_run(KEYS.history, ARGV.history_size, ARGV.run_line)
 return state

@@ -91,15 +91,15 @@ def test_dispatchers_of_other_shards_do_not_wait_for_a_shard_that_is_away(
         each.kill()
     monkeypatch.setattr(start_gate, "WAIT_SECONDS", math.inf)
     start_gate.close()
-    ticker = PeriodicRunner(scene.app)
-    ticker.start()
+    runner = PeriodicRunner(scene.app)
+    runner.start()
     end = time.monotonic() + TIMEOUT
 
     try:
         for _ in range(2):
             start_gate.wait(lambda: time.monotonic() < end)
     finally:
-        ticker.stop()
+        runner.stop()
 
     assert time.monotonic() < end
 
