@@ -9,12 +9,28 @@ from __future__ import annotations
 import os
 
 from celery_delayq.errors import ConfigError
-from celery_delayq.integration.fast import bodies, declared, headers, settings, writes
+from celery_delayq.integration.fast import (
+    bodies,
+    declared,
+    headers,
+    parents,
+    properties,
+    settings,
+    writes,
+)
 from celery_delayq.integration.fast.group import Group
 
 VARIABLE = "DELAYQ_FAST"
 
-GROUPS = (settings.GROUP, headers.GROUP, declared.GROUP, bodies.GROUP, writes.GROUP)
+GROUPS = (
+    settings.GROUP,
+    parents.GROUP,
+    properties.GROUP,
+    headers.GROUP,
+    declared.GROUP,
+    bodies.GROUP,
+    writes.GROUP,
+)
 
 
 def groups_of(value: str) -> tuple[Group, ...]:
