@@ -193,9 +193,15 @@ class Settings:
 
     def limits(self, queue: str) -> Limits:
         """Return the limits of a queue."""
-        general = {name: getattr(self, name) for name in QUEUE_SETTINGS}
-        archived = bool(self.dead_letters_archive)
-        return self.queues.get(queue) or Limits(**general, archived=archived, history=self.history)
+        return self.queues.get(queue) or Limits(
+            self.promote_rate,
+            self.max_ready,
+            self.max_scheduled,
+            self.dead_letters_age,
+            self.dead_letters_max,
+            bool(self.dead_letters_archive),
+            self.history,
+        )
 
     @classmethod
     def from_options(

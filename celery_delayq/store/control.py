@@ -91,9 +91,7 @@ class ControlStore(StorePart):
         for some in batches(names, ID_BATCH):
             parts = [*batches(queues, max(1, MAX_CALL_KEYS // (4 * len(some))))]
             keys = ([*chain.from_iterable(map(self._by_id, part))] for part in parts)
-            calls = [
-                self._new_call("control/queues_with", None, some, keys_by_id=its) for its in keys
-            ]
+            calls = [self._new_call("control/queues_with", None, some, more=its) for its in keys]
             for part, places in zip(parts, answered((yield calls)), strict=True):
                 found.update(part[place - 1] for place in places)
         return [queue for queue in queues if queue in found]
@@ -209,7 +207,7 @@ class ControlStore(StorePart):
         quarantined = self._keys.queue(queue).quarantined
         lists = [quarantined, *self._keys.ready_lists(queue, layout)]
         items = _each(ids, if_due)
-        return self._in_parts("control/cancel", queue, token, [ready], items, ready_lists=lists)
+        return self._in_parts("control/cancel", queue, token, [ready], items, more=lists)
 
     cancel = ran(cancel_steps)
 
@@ -293,7 +291,7 @@ class ControlStore(StorePart):
         dues = [self._keys.queue(name).due for name in names]
         args = [field, "0" if resume else "1", self._keys.wake, *names]
         token = token or uuid4().hex
-        return bool(int(self._run("control/pause", None, args, answer=token, due_of_queues=dues)))
+        return bool(int(self._run("control/pause", None, args, answer=token, more=dues)))
 
     def revoke(
         self,

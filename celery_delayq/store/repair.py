@@ -223,13 +223,13 @@ class RepairStore(RepairPart):
         """
         leased = [*map(self._keys.queue(queue).leased, worker_ids)]
         args = [queue, int(repair), int(lease * 1000), *map(to_bytes, worker_ids)]
-        return self._look("repair/leases", queue, args, leased_of_workers=leased)
+        return self._look("repair/leases", queue, args, more=leased)
 
     def forget_empty_leases(self, queue: str, worker_ids: Sequence[str]) -> None:
         """Delete the leases of those given processes that have no leased message."""
         leased = [*map(self._keys.queue(queue).leased, worker_ids)]
         args = [queue, *map(to_bytes, worker_ids)]
-        self._run("leases/forget_empty", queue, args, leased_of_workers=leased)
+        self._run("leases/forget_empty", queue, args, more=leased)
 
     def check_queue(self, queue: str, layout: Layout, deferred: float, *, repair: bool) -> Batch:
         """Check the entries of a queue in the next-due index and the registry.

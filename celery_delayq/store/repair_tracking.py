@@ -111,7 +111,7 @@ class RepairTracking(RepairPart):
         key, lists = self._keys.queue(queue), self._keys.ready_lists(queue, layout)
         leased = [*lists, *map(key.leased, worker_ids)]
         args = [int(repair), MAX_LEASED_MESSAGES, len(lists), *map(to_bytes, worker_ids)]
-        batch = self._look("repair/totals", queue, args, ready_lists_and_leased=leased)
+        batch = self._look("repair/totals", queue, args, more=leased)
         return None if batch.cursor else batch
 
     # -- the messages
@@ -189,5 +189,5 @@ class RepairTracking(RepairPart):
         """
         leased = [*map(self._keys.queue(queue).leased, worker_ids)]
         args = [int(repair), MAX_READ_BYTES, *chain.from_iterable(seen)]
-        batch = self._look("repair/gone", queue, args, leased_of_workers=leased)
+        batch = self._look("repair/gone", queue, args, more=leased)
         return None if batch.cursor else batch

@@ -22,7 +22,7 @@ from celery_delayq.store.periodic import PeriodicStore
 from celery_delayq.store.repair import RepairStore
 from celery_delayq.store.repair_tracking import RepairTracking
 from celery_delayq.store.scan import PAGE_MESSAGES, ScanStore
-from celery_delayq.store.scripting.calls import Call, EntriesCall, ReadyCall, Steps
+from celery_delayq.store.scripting.calls import Call, EntriesCall, ReadyCall, Steps, keys_of
 from celery_delayq.store.scripting.replies import (
     MAX_TIME_MS,
     READY_LOOKS,
@@ -102,12 +102,8 @@ class Store(ScriptRunner):
 
     def ready_call(self, queue: str) -> ReadyCall:
         """Return an empty call that pushes the added messages to the ready lists."""
-        return ReadyCall(
-            "schedule/push_ready",
-            self.new_call("schedule/push_ready", queue).keys,
-            [],
-            lambda step: self.keys.ready(queue, step, self.layout),
-        )
+        named = keys_of("schedule/push_ready", self.keys, queue)
+        return ReadyCall("schedule/push_ready", [*named], [], self.keys, queue, self.layout)
 
     def promote(self, *args: Any, **options: Any) -> Promoted:
         """Move due entries of a queue to its ready lists. Parameters of :meth:`promote_call`."""
@@ -330,7 +326,7 @@ class Store(ScriptRunner):
 
     def _planned_call(self, *queues: str) -> Call:
         dues = [self.keys.queue(queue).due for queue in queues]
-        return self.new_call("dispatch/planned_looks", None, queues, due_of_queues=dues)
+        return self.new_call("dispatch/planned_looks", None, queues, more=dues)
 
     # -- reads
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Generator, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from typing import Any, TypeAlias, TypeVar
@@ -35,36 +35,21 @@ class Call:
         args: Iterable[Any] = (),
         *,
         layout: Layout | None = None,
-        **given: Any,
+        more: Iterable[Any] = (),
+        **given: Hashable,
     ) -> Call:
         """Return a call with the KEYS that the script's header names.
 
         Parameters
         ----------
-        queue : str | None
-            The queue of the keys; None for a script that needs no key of a queue.
+        queue, layout, given
+            See :func:`keys_of`.
         args : Iterable[Any]
             ARGV.
-        layout : Layout | None
-            The layout of the key ``ready_lists…``.
-        given : Any
-            By their names in the header: keys that are no attributes of
-            :class:`~celery_delayq.store.keys.QueueKeys` or
-            :class:`~celery_delayq.store.keys.Keys`, or not of this queue. For the name of a method
-            of these classes, such as ``leased``: its argument.
+        more : Iterable[Any]
+            The KEYS of the last name in the header, which ends with ``…``.
         """
-        places, open_name = _header_names(name)
-        found = [*_known_keys(name, keys, queue)]
-        more = given.pop(open_name, None)
-        for key, value in given.items():
-            method = _attribute(key, keys, queue)
-            found[places[key]] = method(value) if callable(method) else value
-        if None in found:
-            missing = [key for key, place in places.items() if found[place] is None]
-            raise TypeError(f"a call of {name} needs the keys {', '.join(missing)}")
-        if more is None and layout is not None and queue is not None:
-            more = keys.ready_lists(queue, layout)
-        return cls(name, [*found, *(more or ())], [*args])
+        return cls(name, [*keys_of(name, keys, queue, layout, **given), *more], [*args])
 
     @property
     def script(self) -> Script:
@@ -99,25 +84,58 @@ class Command:
         return self.args
 
 
-@cache
-def _header_names(script: str) -> tuple[dict[str, int], str]:
-    """Return the index of each named KEY, and the name that stands for all further KEYS, or ""."""
-    header = load(script).header
-    names, open_name = header.keys, header.open_key
-    return {name: place for place, name in enumerate(names) if name != f"{open_name}…"}, open_name
-
-
+# Looking up names takes longer than all else in a call.
 @lru_cache(maxsize=4096)
-def _known_keys(script: str, keys: Keys, queue: str | None) -> list[Any]:
-    """Return the KEYS that a header names, in order; None for a key that each call gives."""
-    found = (_attribute(name, keys, queue) for name in _header_names(script)[0])
-    return [value if isinstance(value, str) else None for value in found]
+def keys_of(
+    script: str,
+    keys: Keys,
+    queue: str | None,
+    layout: Layout | None = None,
+    **given: Hashable,
+) -> tuple[Any, ...]:
+    """Return the KEYS that the header of a script names.
+
+    Parameters
+    ----------
+    queue : str | None
+        The queue of the keys; None for a script that needs no key of a queue.
+    layout : Layout | None
+        The layout of the key ``ready_lists…``; None to leave the list of these keys open.
+    given : Hashable
+        By their names in the header: keys that are no attributes of
+        :class:`~celery_delayq.store.keys.QueueKeys` or :class:`~celery_delayq.store.keys.Keys`, or
+        not of this queue. For the name of a method of these classes, such as ``leased``: its
+        argument.
+
+    Raises
+    ------
+    TypeError
+        A key is missing, or the header does not have its name.
+    """
+    names = _key_names(script)
+    if unknown := given.keys() - set(names):
+        raise TypeError(f"{script} has no keys {', '.join(sorted(unknown))}")
+    found = {name: _key(name, keys, queue, given) for name in names}
+    if missing := [name for name, key in found.items() if not isinstance(key, (str, bytes))]:
+        raise TypeError(f"a call of {script} needs the keys {', '.join(missing)}")
+    lists = () if queue is None or layout is None else keys.ready_lists(queue, layout)
+    return (*found.values(), *lists)
 
 
-def _attribute(name: str, keys: Keys, queue: str | None) -> Any:
-    """Return a key of the queue or a shared key, or the method that makes the key; or None."""
-    of_queue = None if queue is None else getattr(keys.queue(queue), name, None)
-    return getattr(keys, name, None) if of_queue is None else of_queue
+@cache
+def _key_names(script: str) -> list[str]:
+    """Return the names of the KEYS, without the name that stands for all further KEYS."""
+    header = load(script).header
+    return [name for name in header.keys if name != f"{header.open_key}…"]
+
+
+def _key(name: str, keys: Keys, queue: str | None, given: Mapping[str, Any]) -> Any:
+    """Return the key with a name in a header: of the queue, shared or given."""
+    found = None if queue is None else getattr(keys.queue(queue), name, None)
+    found = getattr(keys, name, None) if found is None else found
+    if name not in given:
+        return found
+    return found(given[name]) if callable(found) else given[name]
 
 
 #: The calls of one queue, as a generator. Each call may depend on the former reply. The calls of
@@ -172,7 +190,9 @@ class _Growing(Call):
     often.
     """
 
-    ready: Callable[[int], str]
+    names: Keys
+    queue: str
+    layout: Layout
     size: int = 0
     bytes: int = 0
     _lists: dict[int, int] = field(default_factory=dict)
@@ -186,7 +206,7 @@ class _Growing(Call):
         """Return the number in KEYS of the ready list of a priority step."""
         number = self._lists.get(step)
         if number is None:
-            self.keys.append(self.ready(step))
+            self.keys.append(self.names.ready(self.queue, step, self.layout))
             number = self._lists[step] = len(self.keys)
         self.size += 1
         return number
@@ -203,26 +223,27 @@ def due_argument(due: Due) -> int | str:
 class EntriesCall(_Growing):
     """A call of ``schedule/add.lua``, or of a script like this, to which entries are added.
 
-    *lists* are all lists of ready messages of the queue. With them the script can check whether any
-    message is ready: if none is, a stock worker has taken the message of a unique key, and the key
-    is free.
+    A message with a unique key adds all lists of ready messages of the queue. With them the script
+    can check whether any message is ready: if none is, a stock worker has taken the message of a
+    unique key, and the key is free.
     """
 
-    lists: Sequence[str] = ()
+    _has_all_lists: bool = False
 
     def add(self, entry: Entry) -> None:
         """Add a message."""
         id, due, step, data, policy = entry
         number = self._list(step)
-        if policy and self.lists:
-            self.keys += [name for name in self.lists if name not in self.keys]
+        if policy and not self._has_all_lists:
+            self._add_all_lists()
         self.bytes += len(data)
         self.args += id, due_argument(due), number, data, policy
 
-    @property
-    def queue(self) -> str:
-        """The queue of the entries."""
-        return str(self.args[0])
+    def _add_all_lists(self) -> None:
+        quarantined = self.names.queue(self.queue).quarantined
+        lists = quarantined, *self.names.ready_lists(self.queue, self.layout)
+        self.keys += [name for name in lists if name not in self.keys]
+        self._has_all_lists = True
 
     @property
     def ids(self) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial, wraps
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
@@ -20,6 +20,7 @@ from celery_delayq.store.scripting.calls import (
     EntriesCall,
     Steps,
     due_argument,
+    keys_of,
     pack,
 )
 from celery_delayq.store.scripting.client import Client
@@ -230,21 +231,17 @@ class ScriptRunner:
         return reply
 
     def entries_call(
-        self, name: str, queue: str, *args: Any, layout: Layout | None = None, **given: Any
+        self, name: str, queue: str, *args: Any, layout: Layout | None = None, **given: Hashable
     ) -> EntriesCall:
         """Return an empty call of a script that stores the added entries in *queue*.
 
-        ARGV begin with queue, layout and wake-up channel; *args* follow. The other parameters are
-        those of :meth:`Call.of`.
+        ARGV begin with queue, layout and wake-up channel; *args* follow. *given* as for
+        :func:`keys_of`.
         """
         layout, keys = layout or self.layout, self.keys
-        return EntriesCall(
-            name,
-            self.new_call(name, queue, ready_lists=(), **given).keys,
-            [queue, layout.text, keys.wake, *args],
-            lambda step: keys.ready(queue, step, layout),
-            lists=(keys.queue(queue).quarantined, *keys.ready_lists(queue, layout)),
-        )
+        named = keys_of(name, keys, queue, **given)
+        args = queue, layout.text, keys.wake, *args
+        return EntriesCall(name, [*named], [*args], keys, queue, layout)
 
     def entry_args(self, queue: str, entry: Entry) -> list[Any]:
         """Return the first arguments of a script that stores one entry in *queue*."""
