@@ -12,6 +12,7 @@ from celery_delayq.app import DelayQ
 from celery_delayq.deadletters.client import DeadLetters
 from celery_delayq.model.dead_letter import DeadFilter, DeadLetter
 from celery_delayq.model.history import Run
+from celery_delayq.model.limits import Limit
 from celery_delayq.model.retry_policy import STEPPED, TEN_RETRIES, Exponential, RetryPolicy
 from celery_delayq.model.scheduled import Bulk, Filter, Outcome, Page, Paused, ScheduledTask
 from celery_delayq.model.unique import Key
@@ -40,6 +41,7 @@ __all__ = [
     "Item",
     "ItemOutcome",
     "Key",
+    "Limit",
     "ManyFailed",
     "ManyReport",
     "Outcome",

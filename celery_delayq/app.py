@@ -12,6 +12,7 @@ from celery_delayq.deadletters.stream import StreamDeadLetters
 from celery_delayq.errors import ConfigError
 from celery_delayq.integration.context import ContextValues
 from celery_delayq.integration.install import install
+from celery_delayq.model.limits.of_app import AppLimits
 from celery_delayq.model.retry_options import policies_by_pattern
 from celery_delayq.periodic import runner
 from celery_delayq.periodic.client import PeriodicTasks
@@ -25,6 +26,9 @@ from celery_delayq.transfer.client import Transfer
 from celery_delayq.utils.delegation import delegate
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from celery_delayq.model.limits import Limit
     from celery_delayq.webhook import Webhook
 
 
@@ -43,6 +47,9 @@ class DelayQ:
         for all tasks, or policies by pattern of task names. The first pattern that matches counts.
         ``TEN_RETRIES`` is a ready policy. See
         :class:`~celery_delayq.model.retry_policy.RetryPolicy`.
+    limits : Mapping[str, Limit] | None
+        Limits of tasks that have no limit of their own, by pattern of task names. The first pattern
+        that matches counts. See :class:`~celery_delayq.model.limits.Limit`.
     webhook : Webhook | None
         Allowed receivers and other settings of the task ``celery_delayq.webhook``.
 
@@ -50,6 +57,8 @@ class DelayQ:
     ------
     InvalidRetry
         *retry* is not a policy.
+    InvalidLimit
+        *limits* are no limits by pattern, or two of them have one name and differ.
     ConfigError
         *app* is not a Celery app, or *webhook* is not a ``Webhook``.
 
@@ -76,10 +85,12 @@ class DelayQ:
         *,
         at_least_once: bool = False,
         retry: Any = None,
+        limits: Mapping[str, Limit] | None = None,
         webhook: Webhook | None = None,
     ) -> None:
         self.at_least_once = at_least_once
         self.retries = policies_by_pattern(retry)
+        self._limits = AppLimits(limits)
         self.webhook = webhook
         self.session = Session()
         self._context = ContextValues()
@@ -105,6 +116,7 @@ class DelayQ:
         self.session.bind(app)
         app._delayq = self
         self._context.share(app)
+        self._limits.share(app)
         install(app)
         if self.webhook is not None:
             from celery_delayq.webhook import settings_of

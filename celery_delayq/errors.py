@@ -102,6 +102,10 @@ class InvalidUnique(DelayQError, ValueError):
     """A unique key cannot be computed, or its options contradict each other."""
 
 
+class InvalidLimit(DelayQError, ValueError):
+    """A ``Limit`` is invalid, cannot hold for a task, or has no key for the arguments of a call."""
+
+
 class InvalidRetry(DelayQError, ValueError):
     """``retry_intervals`` or another retry option is negative, empty or not a number."""
 

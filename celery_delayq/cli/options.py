@@ -17,8 +17,8 @@ from celery_delayq.cli import complete, screen
 from celery_delayq.cli.text import read_stamp, seconds_of
 from celery_delayq.errors import InvalidETA
 from celery_delayq.model.envelope import due_of_countdown, due_of_eta
-from celery_delayq.model.names import is_utf8
 from celery_delayq.model.scheduled import Filter, moment
+from celery_delayq.utils.text import is_utf8
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -13,15 +13,28 @@ from celery.app.amqp import AMQP as CeleryAMQP  # noqa: N811 - a class, named in
 from celery.signals import before_task_publish
 from kombu import Producer, Queue
 
-from celery_delayq.errors import ConfigError
+from celery_delayq.errors import ConfigError, InvalidLimit
 from celery_delayq.integration import context
 from celery_delayq.integration.worker_checks import CALL_OPTIONS, warn_of_naive_eta, warn_of_stock
 from celery_delayq.model import canvas, retry_options, task_options, unique
 from celery_delayq.model.delivery import LeasePlace
-from celery_delayq.model.envelope import PROPERTY, due_of_countdown, due_of_eta, own_of, unique_key
+from celery_delayq.model.envelope import (
+    LIMIT_FIELD,
+    PROPERTY,
+    due_of_countdown,
+    due_of_eta,
+    lane_in,
+    own_of,
+    unique_key,
+)
+from celery_delayq.model.limits import LIMIT_OPTION
+from celery_delayq.model.limits.of_app import limits_of
 
 #: Our properties that a retry takes from the message of its task.
-_RETRY_PROPERTIES = ("unique", "skip_after", "retry", "budget")
+_RETRY_PROPERTIES = ("unique", "skip_after", "retry", "budget", LIMIT_FIELD)
+
+#: The options of a call that the sender takes. ``limit`` is refused.
+_TAKEN_OPTIONS = CALL_OPTIONS | {LIMIT_OPTION}
 
 
 class AMQPMixin:
@@ -80,16 +93,23 @@ class AMQPMixin:
         """
         # Not `app.tasks`, which would make the app ready.
         task = self.app._tasks.get(name)  # type: ignore[attr-defined]
+        limits = limits_of(self.app)  # type: ignore[attr-defined]
         if (
-            CALL_OPTIONS.isdisjoint(options)
-            and not unique.has_options(task)
+            _TAKEN_OPTIONS.isdisjoint(options)
+            and not task_options.has_options(task)
+            and not (limits.by_pattern and limits.of(name, task))
             # `get_current_task` takes as long as this whole test.
             and not message.headers.get("parent_id")
             and not message.headers.get("retries")
         ):
             return _note_nothing
-        given = {option: options.pop(option) for option in CALL_OPTIONS if option in options}
+        given = {option: options.pop(option) for option in _TAKEN_OPTIONS if option in options}
+        if LIMIT_OPTION in given:
+            raise InvalidLimit(f"{name}: limit can be given to a task only, not to one call")
+        limited = limits.of(name, task)
         if not isinstance(message.body, tuple):  # protocol 1: no ETA in the headers
+            if limited is not None:
+                given[LIMIT_OPTION] = limited.limit
             if given:
                 raise ConfigError(f"{name}: {', '.join(given)} need task_protocol 2")
             return _note_nothing
@@ -106,6 +126,8 @@ class AMQPMixin:
                     name, task, args, kwargs, unique.options_of(task, given)
                 )
                 own.update(retry_options.property_of_call(name, given))
+                if limited is not None:
+                    own[LIMIT_FIELD] = limited.check().lane_of(args, kwargs)
                 _share_budget(request, headers, own_of(properties), own)
             if own:
                 properties.setdefault(PROPERTY, {}).update(own)
@@ -212,6 +234,8 @@ def _inherited_by_retry(headers: Mapping[str, Any]) -> dict[str, Any] | None:
     inherited = {name: own[name] for name in _RETRY_PROPERTIES if name in own}
     if "unique" in inherited:
         inherited["unique"] = {**own["unique"], "key": unique_key(own)}
+    if LIMIT_FIELD in inherited:
+        inherited[LIMIT_FIELD] = lane_in(own[LIMIT_FIELD])
     return inherited
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from celery import Celery
 
 from celery_delayq.dispatch import start_gate
-from celery_delayq.errors import InvalidRetry
+from celery_delayq.errors import InvalidLimit, InvalidRetry
 from celery_delayq.integration import (
     amqp,
     beat_guard,
@@ -34,6 +34,7 @@ from celery_delayq.integration import (
 )
 from celery_delayq.integration.pool import lost_connection, results
 from celery_delayq.integration.replace import Connect, Promise, Register, Replace, make, mixed_into
+from celery_delayq.model.limits.of_app import limits_of
 from celery_delayq.utils import native_threads
 
 
@@ -86,10 +87,11 @@ def _change_extended_worker(sender: Any, **_: Any) -> None:
     tasks = app.tasks
     try:
         _change_tasks(app)
-    except InvalidRetry as exc:
+    except (InvalidRetry, InvalidLimit) as exc:
         # Celery would only log this error.
         raise SystemExit(f"The worker cannot start: {exc}") from exc
-    retries.warn_of_unmatched(app._delayq.retries, tasks)
+    retries.warn_of_unmatched("retry", app._delayq.retries, tasks)
+    retries.warn_of_unmatched("limits", limits_of(app).by_pattern, tasks)
     if beat_guard.fires(app):
         start_gate.close()
 
@@ -97,6 +99,7 @@ def _change_extended_worker(sender: Any, **_: Any) -> None:
 def _change_tasks(sender: Any, **_: Any) -> None:
     try:
         retries.prepare(sender, sender._tasks, sender._delayq.retries)
+        limits_of(sender).of_tasks(sender._tasks)  # raises an error for an invalid limit
     finally:  # one invalid policy does not disable the others
         for task in sender._tasks.values():
             make(TASK, task=task)
@@ -186,7 +189,7 @@ PROCESS = (
         target="signals.worker_init",
         receiver=_change_extended_worker,
         without="Nothing makes the changes of EXTENDED_WORKER and TASK, and a worker starts with "
-        "invalid retry options.",
+        "invalid retry options or limits.",
         promise=Promise.OTHER_CHANGES,
     ),
     Connect(

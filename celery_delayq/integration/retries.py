@@ -23,6 +23,7 @@ from celery_delayq.errors import InvalidRetry, TaskReturnedFalse
 from celery_delayq.model import retry_options
 from celery_delayq.model.canvas import without_chord
 from celery_delayq.model.envelope import own_of
+from celery_delayq.model.names import unmatched_patterns
 from celery_delayq.model.retry_policy import RetryPolicy
 from celery_delayq.settings import Settings
 
@@ -63,10 +64,10 @@ def attempts_of(task: Any) -> Attempts | None:
     return found
 
 
-def warn_of_unmatched(defaults: Mapping[str, RetryPolicy], tasks: Mapping[str, Any]) -> None:
+def warn_of_unmatched(option: str, values: Mapping[str, Any], tasks: Mapping[str, Any]) -> None:
     """Warn of patterns that match no task, which are probably misspelt."""
-    for pattern in retry_options.unmatched_patterns(defaults, tasks):
-        logger.warning("DelayQ(retry={%r: …}) matches no task of this app", pattern)
+    for pattern in unmatched_patterns(values, tasks):
+        logger.warning("DelayQ(%s={%r: …}) matches no task of this app", option, pattern)
 
 
 class Attempts:

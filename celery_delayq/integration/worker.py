@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache, wraps
 from typing import Any
 from weakref import ReferenceType, ref
@@ -21,6 +21,7 @@ from kombu.asynchronous.hub import Hub
 from celery_delayq.errors import CommandRefused, NotAllowed, StoreFull
 from celery_delayq.integration import not_run
 from celery_delayq.model.envelope import own_of
+from celery_delayq.model.limits.of_app import LimitedTask, limits_of
 from celery_delayq.model.payload import TaskMessage, request_of
 from celery_delayq.store.scripting.errors import OUTAGE_ERRORS
 
@@ -206,6 +207,14 @@ def consumes_tasks(channel: Any) -> bool:
     controller = _worker()
     consumer = getattr(getattr(controller, "consumer", None), "task_consumer", None)
     return consumer is not None and consumer.channel is channel
+
+
+def limited_tasks() -> Mapping[str, LimitedTask]:
+    """Return the tasks with limits of this process' worker, by name."""
+    app: Any = getattr(_worker(), "app", None)
+    if getattr(app, "_delayq", None) is None:
+        return {}
+    return limits_of(app).of_tasks(app.tasks)
 
 
 def report_not_run(message: dict[str, Any], reason: str, *, may_be_replayed: bool) -> None:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib.util import find_spec
 from typing import Any
 
 from celery_delayq.integration import beat_guard
 from celery_delayq.integration.context import CONTEXT_OPTION
 from celery_delayq.model import envelope, retry_options, unique
+from celery_delayq.model.cluster_tags import cluster_tags, tag_of
 from celery_delayq.model.envelope import parse_iso
+from celery_delayq.model.limits import LIMIT_OPTION, Limit
+from celery_delayq.model.limits.of_app import LimitedTask, limits_of
 from celery_delayq.utils.once import warn_once
 
 logger = logging.getLogger(__name__)
@@ -73,8 +76,8 @@ def problems(app: Any, connection: Any) -> Iterator[str]:
 
     With the extension, a worker has a problem if it uses a stock transport, acknowledges early
     despite ``at_least_once=True``, has no limit for tasks that kill it, sets options of celery
-    beat that have no effect, or cannot send webhooks. Without the extension, task options or
-    periodic entries that need the extension are a problem.
+    beat that have no effect, cannot send webhooks, or has tasks whose limit cannot hold. Without
+    the extension, task options or periodic entries that need the extension are a problem.
     """
     transport: Any = getattr(connection, "transport", None)
     delayq = getattr(app, "_delayq", None)
@@ -88,6 +91,7 @@ def problems(app: Any, connection: Any) -> Iterator[str]:
         yield from _without_extension(app, transport)
         return
     yield from stock_problems(connection)
+    yield from _limits_without_effect(app, transport)
     if on_rabbitmq:
         yield from _classic_queues(app, transport.settings)
     if beat_guard.fires(app) and (names := beat_guard.without_effect(app)):
@@ -155,6 +159,53 @@ def _classic_queues(app: Any, settings: Any) -> Iterator[str]:
             )
 
 
+def _limits_without_effect(app: Any, transport: Any) -> Iterator[str]:
+    """Yield a text for each task or limit that cannot be kept."""
+    limited = limits_of(app).of_tasks(app.tasks)
+    if not limited:
+        return
+    names = ", ".join(sorted(repr(name) for name in {each.limit.name for each in limited.values()}))
+    if hasattr(transport, "dead_letter_connection"):
+        yield f"The limits {names} cannot hold on RabbitMQ: calls of their tasks are refused"
+        return
+    if not hasattr(transport, "settings"):
+        yield f"The limits {names} have no effect on this broker: they need delayq+redis://"
+        return
+    for each in limited.values():
+        if each.lacks_late_acks:
+            yield f"A limit does not hold: {each.late_acks_text()}"
+    if hasattr(transport, "nodes_by"):
+        yield from _limits_over_tags(app, limited.values(), transport.settings.cluster_tags)
+
+
+def _limits_over_tags(app: Any, limited: Iterable[LimitedTask], number: int) -> Iterator[str]:
+    """Yield a text for each limit whose tasks go to queues of several hash tags."""
+    tags = cluster_tags(number)
+    queues: dict[str, dict[str, str]] = {}
+    for each in limited:
+        queue = _queue_of(app, each.task)
+        if queue is not None:
+            queues.setdefault(each.limit.name, {}).setdefault(tag_of(queue, tags), queue)
+    for name, found in queues.items():
+        if len(found) > 1:
+            places = ", ".join(f"{queue!r} is in {tag}" for tag, queue in sorted(found.items()))
+            yield (
+                f"Limit({name!r}) does not hold over its queues, since they have several hash tags "
+                f"of the Redis Cluster: {places}. Route its tasks by task_routes to one queue, or "
+                "to queues of one tag"
+            )
+
+
+def _queue_of(app: Any, task: Any) -> str | None:
+    """Return the queue to which a task is routed; None if the route needs a message."""
+    try:
+        queue = app.amqp.router.route(task._get_exec_options(), task.name).get("queue")
+    except Exception:  # a router of the user's own
+        return None
+    name: str | None = getattr(queue, "name", queue)
+    return name
+
+
 def _without_extension(app: Any, transport: Any) -> Iterator[str]:
     """Yield a text for each task option that has no effect without ``DelayQ(app)``."""
     if hasattr(transport, "settings"):
@@ -162,6 +213,8 @@ def _without_extension(app: Any, transport: Any) -> Iterator[str]:
         for name in sorted(_TASK_OPTIONS):
             if any(getattr(task, name, None) is not None for task in tasks):
                 yield _NO_EFFECT_TEXT.format(name, "tasks")
+        if any(isinstance(getattr(task, LIMIT_OPTION, None), Limit) for task in tasks):
+            yield _NO_EFFECT_TEXT.format(LIMIT_OPTION, "tasks")
 
 
 def warn_of_call(message: Mapping[str, Any]) -> None:

@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 from celery_delayq.errors import InvalidFilter, RecordError
 from celery_delayq.model.canvas import Canvas
 from celery_delayq.model.envelope import task_field, task_name
-from celery_delayq.model.names import UTF8_TEXT
+from celery_delayq.utils.text import UTF8_TEXT
 
 #: The score of an entry that is due and paused is its due time plus this (``include/record.lua``).
 PAUSED_OFFSET_MS = 10**15

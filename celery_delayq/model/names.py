@@ -1,14 +1,16 @@
-"""Checks of the names of queues and tasks."""
+"""Checks of the names of queues and tasks, and patterns of task names."""
 
 from __future__ import annotations
 
 import re
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from fnmatch import fnmatchcase
+from typing import Any, TypeVar
 
 from celery_delayq.errors import InvalidFilter
+from celery_delayq.utils.text import UTF8_TEXT, is_utf8
 
-#: What errors expect instead of a text that is not :func:`is_utf8`.
-UTF8_TEXT = "a text that UTF-8 can hold, without lone surrogates"
+T = TypeVar("T")
 
 #: What errors expect instead of a queue whose ready list :func:`is_own_key`.
 OWN_KEY_TEXT = (
@@ -27,15 +29,6 @@ QUEUE_KEYS = frozenset(
 )
 
 _OF_QUEUE = re.compile(r"\{.*\}:(\w+)(:.*)?", re.DOTALL)
-
-
-def is_utf8(text: str) -> bool:
-    """Return whether UTF-8 can encode a text; UTF-8 cannot encode lone surrogates."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def is_own_key(queue: str) -> bool:
@@ -66,3 +59,42 @@ def check_name(field: str, name: Any, *, as_key: bool = True) -> None:
         raise InvalidFilter(f"{field}={name!r}: expected {UTF8_TEXT}")
     if field == "queue" and name is not None and is_own_key(name):
         raise InvalidFilter(f"queue={name!r}: expected {OWN_KEY_TEXT}")
+
+
+def values_by_pattern(
+    option: str, given: Mapping[Any, Any], make: Callable[[Any], T], error: type[Exception]
+) -> dict[str, T]:
+    """Return values by a pattern of task names, such as ``"shop.mail.*"``.
+
+    Parameters
+    ----------
+    option : str
+        The name of the option, for errors.
+    make : Callable[[Any], T]
+        Makes each value; raises *error* for an invalid value.
+
+    Raises
+    ------
+    Exception
+        An error of the class *error*: a pattern or a value is invalid.
+    """
+    values = {}
+    for pattern, value in given.items():
+        if not isinstance(pattern, str) or not pattern:
+            raise error(f"{option}={{{pattern!r}: …}}: expected a pattern such as 'shop.mail.*'")
+        try:
+            values[pattern] = make(value)
+        except error as exc:
+            raise error(f"{option}={{{pattern!r}: …}}: {exc}") from exc
+    return values
+
+
+def first_match(values: Mapping[str, T], name: str) -> T | None:
+    """Return the value of the first pattern that matches a task's name, or None."""
+    return next((value for pattern, value in values.items() if fnmatchcase(name, pattern)), None)
+
+
+def unmatched_patterns(values: Mapping[str, Any], names: Iterable[str]) -> list[str]:
+    """Return the patterns that match no task of the app, by the tasks' names."""
+    names = [name for name in names if not name.startswith("celery.")]
+    return [each for each in values if not any(fnmatchcase(name, each) for name in names)]

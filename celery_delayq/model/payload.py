@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from celery.app.task import Context
@@ -19,15 +19,22 @@ from celery_delayq.utils import foreign
 READABLE_CONTENT_TYPES = prepare_accept_content(("json", "yaml", "msgpack"))
 
 
-def body_of(message: Mapping[str, Any]) -> tuple[Any, Any, dict[str, Any]]:
+def body_of(
+    message: Mapping[str, Any], accept: Collection[str] = READABLE_CONTENT_TYPES
+) -> tuple[Any, Any, dict[str, Any]]:
     """Return arguments, keyword arguments and Celery's embedded options.
+
+    Parameters
+    ----------
+    accept : Collection[str]
+        Content types that are decoded.
 
     Raises
     ------
     Exception
         The body cannot be decoded; any error.
     """
-    args, kwargs, embedded, *_ = _decoded_body(_plain_body(message), message)
+    args, kwargs, embedded, *_ = _decoded_body(_plain_body(message), message, accept)
     return args, kwargs, dict(embedded or {})
 
 
@@ -41,7 +48,7 @@ def json_arguments(message: Mapping[str, Any]) -> tuple[Any, Any]:
         if message["content-type"] == "application/json":
             args, kwargs, *_ = foreign.loads(body, parse_constant=_no_json)
         else:
-            args, kwargs, *_ = _decoded_body(body, message)
+            args, kwargs, *_ = _decoded_body(body, message, READABLE_CONTENT_TYPES)
             args = [*args]
             json.dumps([args, kwargs], allow_nan=False)
     except Exception:  # a body may be anything
@@ -59,10 +66,8 @@ def _plain_body(message: Mapping[str, Any]) -> Any:
     return decompress(body, compression) if compression else body
 
 
-def _decoded_body(body: Any, message: Mapping[str, Any]) -> Any:
-    return loads(
-        body, message["content-type"], message["content-encoding"], accept=READABLE_CONTENT_TYPES
-    )
+def _decoded_body(body: Any, message: Mapping[str, Any], accept: Collection[str]) -> Any:
+    return loads(body, message["content-type"], message["content-encoding"], accept=accept)
 
 
 def _no_json(name: str) -> None:

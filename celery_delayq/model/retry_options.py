@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
-from fnmatch import fnmatchcase
 from typing import Any
 
 from celery.app.task import Task
 
 from celery_delayq.errors import InvalidRetry
+from celery_delayq.model.names import first_match, values_by_pattern
 from celery_delayq.model.retry_policy import UNSET, Exponential, RetryPolicy, exception_classes
 from celery_delayq.utils.numbers import is_integer
 
@@ -49,9 +49,7 @@ def policy_of_task(task: Any, defaults: Mapping[str, RetryPolicy]) -> RetryPolic
         elif getattr(task, "autoretry_for", None):
             return None
         else:
-            default = next(
-                (each for name, each in defaults.items() if fnmatchcase(task.name, name)), None
-            )
+            default = first_match(defaults, task.name)
             if default is None:
                 return None
             policy = replace(default, **given)
@@ -170,23 +168,11 @@ def policies_by_pattern(given: Any) -> dict[str, RetryPolicy]:
         return {}
     if not isinstance(given, Mapping):
         given = {"*": given}
-    policies = {}
-    for pattern, policy in given.items():
-        if not isinstance(pattern, str) or not pattern:
-            raise InvalidRetry(
-                f"retry={{{pattern!r}: …}}: expected a pattern such as 'shop.mail.*'"
-            )
-        try:
-            policies[pattern] = policy if isinstance(policy, RetryPolicy) else RetryPolicy(policy)
-        except InvalidRetry as exc:
-            raise InvalidRetry(f"retry={{{pattern!r}: …}}: {exc}") from exc
-    return policies
+    return values_by_pattern("retry", given, _policy, InvalidRetry)
 
 
-def unmatched_patterns(defaults: Mapping[str, RetryPolicy], names: Iterable[str]) -> list[str]:
-    """Return the patterns that match no task of the app, by the tasks' names."""
-    names = [name for name in names if not name.startswith("celery.")]
-    return [each for each in defaults if not any(fnmatchcase(name, each) for name in names)]
+def _policy(given: Any) -> RetryPolicy:
+    return given if isinstance(given, RetryPolicy) else RetryPolicy(given)
 
 
 def _own_max_retries(task: Any) -> Any:

@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Mapping
 from datetime import datetime
+from functools import cache
 from numbers import Real
 from typing import Any
 
@@ -13,15 +14,17 @@ from celery.utils.saferepr import saferepr
 
 from celery_delayq.errors import InvalidOption
 from celery_delayq.model.envelope import (
+    LIMIT_FIELD,
     MAX_DUE_MS,
     due_of_countdown,
     due_of_eta,
     own_of,
     unique_key,
 )
-from celery_delayq.model.names import UTF8_TEXT, is_utf8
-from celery_delayq.model.unique import POLICIES
+from celery_delayq.model.limits import LIMIT_OPTION
+from celery_delayq.model.unique import OPTIONS, POLICIES
 from celery_delayq.utils.numbers import is_integer
+from celery_delayq.utils.text import UTF8_TEXT, is_utf8
 
 #: The names of the two numbers in the header ``timelimit``.
 TIME_LIMIT_NAMES = ("time_limit", "soft_time_limit")
@@ -33,9 +36,28 @@ _MAX_SHOWN_CHARACTERS = 200
 _MESSAGE_ID = re.compile(r"[!-~]+")
 _KEY = re.compile(r"[sd][!-~]+")
 _LABEL = re.compile(r"[!-~]+ [!-~]+ [0-9]{1,15} (-|[sd][!-~]+)")
+_LIMIT = re.compile(r"[\w.~/%-]{1,200}:[\w.~/%-]{0,200}( [0-9]{1,15})?", re.ASCII)
 
 #: Headers by which workers and result backends know a task.
 TASK_HEADERS = ("id", "shadow", "root_id", "parent_id", "group")
+
+#: Options of a task that change its messages.
+_MESSAGE_OPTIONS = frozenset({*OPTIONS, LIMIT_OPTION})
+
+
+@cache
+def _class_has_options(kind: Any) -> bool:
+    return any(getattr(kind, name, None) is not None for name in _MESSAGE_OPTIONS)
+
+
+def has_options(task: Any) -> bool:
+    """Return whether a task has an option that changes its messages.
+
+    The check is quick, since most tasks have none.
+    """
+    return _class_has_options(task.__class__) or not _MESSAGE_OPTIONS.isdisjoint(
+        getattr(task, "__dict__", ())
+    )
 
 
 def check_received(headers: Mapping[str, Any]) -> None:
@@ -143,16 +165,19 @@ def check_own(properties: Mapping[str, Any]) -> None:
     skip_after = own.get("skip_after", 0)
     if not is_integer(skip_after, 0, MAX_DUE_MS):
         raise InvalidOption(f"skip_after={skip_after!r}: expected a number of ms")
-    unique = own.get("unique")
+    limit = own.get(LIMIT_FIELD)
+    if LIMIT_FIELD in own and not (isinstance(limit, str) and _LIMIT.fullmatch(limit)):
+        raise InvalidOption(f"limit={limit!r}: expected '<limit>:<key> <expires in ms>'")
+    given = own.get("unique")
     if "unique" in own and not (
-        isinstance(unique, Mapping)
-        and unique.get("policy") in POLICIES
-        and is_integer(unique.get("max_wait", 0), 0, MAX_DUE_MS)
+        isinstance(given, Mapping)
+        and given.get("policy") in POLICIES
+        and is_integer(given.get("max_wait", 0), 0, MAX_DUE_MS)
         and isinstance(key := unique_key(own), str)
         and _KEY.fullmatch(key)
     ):
         raise InvalidOption(
-            f"unique={unique!r}: expected 'key' and 'policy', as DelayQ(app) writes them"
+            f"unique={given!r}: expected 'key' and 'policy', as DelayQ(app) writes them"
         )
 
 

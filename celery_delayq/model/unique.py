@@ -6,19 +6,14 @@ A unique key belongs to one entry. The key is free again when that entry is due 
 
 from __future__ import annotations
 
-import inspect
 import math
-import string
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from functools import cache
-from hashlib import sha256
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from celery_delayq.errors import InvalidETA, InvalidUnique
-from celery_delayq.model.envelope import percent
-from celery_delayq.model.names import UTF8_TEXT, is_utf8
+from celery_delayq.utils.argument_key import KeyTemplate
 from celery_delayq.utils.numbers import is_finite
 
 #: What a new task does to the task that has its key: replace it; be refused; keep it and drop the
@@ -32,29 +27,11 @@ SCOPES = ("scheduled", "done")
 #: Names of our options of a task or of a call.
 OPTIONS = ("unique_key", "on_conflict", "unique_scope", "max_wait", "skip_after")
 
-#: Most characters of a key; a longer key is stored as its SHA-256.
-MAX_KEY_LENGTH = 200
-
 
 class Key(str):
     """A unique key in plain text. It is no template: braces have no meaning."""
 
     __slots__ = ()
-
-
-_NAMES = frozenset(OPTIONS)
-
-
-@cache
-def _class_has_options(kind: Any) -> bool:
-    return any(getattr(kind, name, None) is not None for name in OPTIONS)
-
-
-def has_options(task: Any) -> bool:
-    """Return whether a task has any of our options. The check is quick, since most have none."""
-    return _class_has_options(task.__class__) or not _NAMES.isdisjoint(
-        getattr(task, "__dict__", ())
-    )
 
 
 def options_of(task: Any, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -74,7 +51,7 @@ class UniqueRule(NamedTuple):
 
     task_name: str
     task: Any
-    template: Any
+    template: KeyTemplate
     prefix: str
     policy: str
     max_wait: int = 0
@@ -87,24 +64,14 @@ class UniqueRule(NamedTuple):
         InvalidUnique
             The key cannot be computed from the arguments.
         """
-        return self.key(_render(self.task_name, self.task, self.template, args, kwargs))
+        value = self.template.value
+        if not isinstance(value, Key):
+            value = self.template.text_of(self.task_name, self.task, args, kwargs)
+        return self.key(value)
 
     def key(self, text: str) -> str:
         """Return the unique key of a filled template; raises the errors of :meth:`key_of`."""
-        if not text.strip():
-            raise InvalidUnique(
-                f"{self.task_name}: unique_key={self.template!r} is an empty text for these "
-                "arguments; all such tasks would count as one"
-            )
-        if not is_utf8(text):
-            raise InvalidUnique(
-                f"{self.task_name}: unique_key={self.template!r} is {text!r} for these "
-                f"arguments: expected {UTF8_TEXT}"
-            )
-        key = percent(text)
-        if len(key) > MAX_KEY_LENGTH:
-            key = sha256(text.encode()).hexdigest()
-        return self.prefix + key
+        return self.prefix + self.template.encoded(self.task_name, text)
 
 
 def own_properties(
@@ -195,48 +162,8 @@ def rule_of(task_name: str, task: Any, options: Mapping[str, Any]) -> UniqueRule
         )
     wait = 0 if max_wait is None else _milliseconds("max_wait", max_wait, InvalidUnique)
     prefix = f"{scope[0]}{quote(task_name)}:"
-    return UniqueRule(task_name, task, template, prefix, policy, wait)
-
-
-def _render(
-    task_name: str, task: Any, template: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> str:
-    if isinstance(template, Key):
-        return str(template)
-    given = f"{task_name}: unique_key={template!r}"
-    if not (callable(template) or isinstance(template, str)):
-        raise InvalidUnique(
-            f"{given}: expected a template such as 'order:{{order_id}}', or a callable that gets "
-            "the task's arguments"
-        )
-    try:
-        if callable(template):
-            key = template(*args, **kwargs)
-        else:
-            key = string.Formatter().vformat(template, args, _named(task, args, kwargs))
-    except Exception as exc:
-        failed = "failed for" if callable(template) else "cannot be computed from"
-        raise InvalidUnique(
-            f"{given} {failed} args={args!r}, kwargs={dict(kwargs)!r}: {type(exc).__name__} {exc}"
-        ) from exc
-    if key is None or isinstance(key, bytes):
-        raise InvalidUnique(f"{given} returned {key!r}, not a text")
-    return str(key)
-
-
-def _named(task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return all arguments by name with defaults; only *kwargs* if the signature is not known."""
-    try:
-        bound = inspect.signature(task.run).bind(*args, **kwargs)
-    except (TypeError, ValueError, AttributeError):
-        return kwargs
-    bound.apply_defaults()
-    # Arguments of a parameter such as **kwargs are named like the others.
-    named = dict(bound.arguments)
-    for parameter in bound.signature.parameters.values():
-        if parameter.kind is parameter.VAR_KEYWORD:
-            named.update(named.pop(parameter.name))
-    return named
+    keys = KeyTemplate(f"unique_key={template!r}", template, InvalidUnique)
+    return UniqueRule(task_name, task, keys, prefix, policy, wait)
 
 
 def _milliseconds(name: str, value: Any, error: type[Exception]) -> int:

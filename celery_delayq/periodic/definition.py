@@ -17,12 +17,13 @@ from kombu.utils.json import dumps, loads
 
 from celery_delayq.errors import ConfigError, InvalidSchedule, RecordError
 from celery_delayq.model import retry_options, unique
-from celery_delayq.model.names import OWN_KEY_TEXT, UTF8_TEXT, is_own_key, is_utf8
+from celery_delayq.model.names import OWN_KEY_TEXT, is_own_key
 from celery_delayq.model.retry_policy import MAX_WAIT_SECONDS
 from celery_delayq.periodic.schedules import Rule, clocked, rule_of
 from celery_delayq.periodic.serialization import dumps_form, loads_form
 from celery_delayq.periodic.wall_clock import datetime_of_ms, ms_of_datetime, ms_of_wall_time
 from celery_delayq.utils.numbers import is_finite, is_integer
+from celery_delayq.utils.text import UTF8_TEXT, is_utf8
 
 CatchUp = Literal["skip", "one", "all"]
 Overlap = Literal["allow", "skip", "queue_one"]

@@ -24,7 +24,15 @@ from kombu.utils.json import JSONEncoder, loads
 
 from celery_delayq.integration.context import CONTEXT_FIELD, CONTEXT_OPTION, Sent
 from celery_delayq.model import envelope, unique
-from celery_delayq.model.envelope import PROPERTY, Due, Entry, due_of_countdown, due_of_eta
+from celery_delayq.model.envelope import (
+    LIMIT_FIELD,
+    PROPERTY,
+    Due,
+    Entry,
+    due_of_countdown,
+    due_of_eta,
+)
+from celery_delayq.model.limits.of_app import limits_of
 from celery_delayq.model.unique import Key
 from celery_delayq.utils import message_json
 from celery_delayq.utils.plain_repr import is_plain, plain_repr
@@ -164,6 +172,7 @@ class Template:
             chosen["unique_key"] = job.unique_key
         self._unique_rule = unique.rule_of(name, task, chosen)
         self._skip_after = unique.skip_after_of(chosen)
+        self._limited = limits_of(app).of(name, task)
 
     @classmethod
     def of(
@@ -194,7 +203,7 @@ class Template:
                 mapping[key] = f"{token}{name}{token}"
 
         mark(own, "label", "label")
-        for key in ("eta", CONTEXT_FIELD):
+        for key in ("eta", CONTEXT_FIELD, LIMIT_FIELD):
             if key in own:
                 mark(own, key, key)
         mark(headers, "id", "id")
@@ -249,6 +258,9 @@ class Template:
         values: dict[str, Any] = {"tag": f'"{message_id}{os.urandom(8).hex()}"', "eta": f'"{eta}"'}
         if self._expires is not None:
             self._add_expires(values, self._expires)
+        if self._limited is not None:
+            given = {} if self._limited.limit.key is None else loads(kwargs)
+            self._add_limit(values, self._limited.lane_of((), given))
         unique_key = "" if self._unique_rule is None else self._unique_rule.key(key)
         record = self._fill_record(
             values, id, message_id, unique_key, f"[[], {kwargs}", "()", shown
@@ -264,6 +276,8 @@ class Template:
         key = ""
         if rule is not None:
             key = rule.key(given) if type(given) is Key else rule.key_of(args, kwargs)
+        if self._limited is not None:
+            self._add_limit(values, self._limited.lane_of(args, kwargs))
         body = _encode([args, kwargs])[:-1]
         shown = self._repr(args, 0), self._repr(kwargs, 1)
         return self._fill_record(values, job.id, job.message_id, key, body, *shown)
@@ -311,6 +325,11 @@ class Template:
         """Return the time *seconds* from now, in the text of Celery."""
         later = datetime.now(timezone.utc) + timedelta(seconds=seconds)
         return later.astimezone(self._zone).isoformat()
+
+    def _add_limit(self, values: dict[str, Any], lane: str) -> None:
+        """Add the mark of the limit; *values* hold ``expires`` already."""
+        expires = loads(values.get("expires", "null"))
+        values[LIMIT_FIELD] = f'"{envelope.limit_mark(lane, expires)}"'
 
     def _add_expires(self, values: dict[str, Any], expires: Any) -> None:
         if isinstance(expires, datetime):

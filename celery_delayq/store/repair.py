@@ -18,12 +18,13 @@ from celery_delayq.errors import CommandRefused
 from celery_delayq.model.delivery import split_leased
 from celery_delayq.model.envelope import PROPERTY, Record, due_of_eta
 from celery_delayq.model.lookup import StatusCode, to_bytes, to_text
-from celery_delayq.model.names import QUEUE_KEYS, is_utf8
+from celery_delayq.model.names import QUEUE_KEYS
 from celery_delayq.store.keys import Layout, queue_name
 from celery_delayq.store.scan import PAGE_MESSAGES, ScanStore
 from celery_delayq.store.scripting.runner import ScriptRunner, StorePart
 from celery_delayq.utils import foreign
 from celery_delayq.utils.portions import batches
+from celery_delayq.utils.text import is_utf8
 
 #: Approximate number of members that one script call checks.
 CALL_MEMBERS = 50

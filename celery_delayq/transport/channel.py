@@ -390,10 +390,11 @@ class Channel(stock.Channel):
     def hand_out(self) -> HandOut:
         """Gives leased messages to their callbacks."""
         controls = self.consumer.controls
+        limited = worker.limited_tasks() if self.consumer.serves_worker else {}
         return HandOut(
             self.consumer,
             self.deliveries,
-            PutOff(self.store, self.deliveries, self.publisher, controls, self.qos),
+            PutOff(self.store, self.deliveries, self.publisher, controls, limited, self.qos),
             self.qos,
             self.database_id,
             self._handlers,

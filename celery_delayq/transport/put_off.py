@@ -1,13 +1,21 @@
-"""Schedules received messages that have a future ETA, or whose task is paused."""
+"""Schedules received messages that have a future ETA, whose task is paused, or that lack the mark
+of their limit.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-from celery_delayq.errors import CommandRefused, RecordError, StoreFull
+from kombu.serialization import prepare_accept_content
+
+from celery_delayq.errors import CommandRefused, InvalidLimit, RecordError, StoreFull
 from celery_delayq.integration.pauses_and_revokes import Controls
 from celery_delayq.model import envelope
-from celery_delayq.model.envelope import Due
+from celery_delayq.model.envelope import LIMIT_FIELD, PROPERTY, Due
+from celery_delayq.model.limits.of_app import LimitedTask
+from celery_delayq.model.payload import body_of
+from celery_delayq.model.task_options import check_body
 from celery_delayq.store.leases import WhenDue
 from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting.errors import OUTAGE_ERRORS
@@ -18,7 +26,7 @@ from celery_delayq.transport.qos import Message
 from celery_delayq.transport.requests import Taken
 from celery_delayq.utils import message_json
 
-#: ms from now up to which the last message of a paused task may be due. A later due means that the
+#: ms from now up to which the last message that was put off may be due. A later due means that the
 #: clock was set back.
 MAX_CLOCK_SET_BACK_MS = 60_000
 
@@ -36,6 +44,8 @@ class PutOff:
         Decides whether an ETA is worth scheduling.
     controls : Controls
         Knows the paused tasks.
+    limited : Mapping[str, LimitedTask]
+        The tasks with limits by name.
     qos : QoS
         kombu's record of the messages that are handed out.
     """
@@ -46,15 +56,17 @@ class PutOff:
         deliveries: Deliveries,
         publisher: Publisher,
         controls: Controls,
+        limited: Mapping[str, LimitedTask],
         qos: Any,
     ) -> None:
         self._store = store
         self._deliveries = deliveries
         self._publisher = publisher
         self._controls = controls
+        self._limited = limited
         self._qos = qos
-        #: Due of the last message of a paused task, in ms since 1970.
-        self._paused_due_at = 0
+        #: Due of the last message that was put off at once, in ms since 1970.
+        self._last_due_at = 0
 
     def put_off(self, taken: Taken, message: Message) -> bool:
         """Schedule a message that must not start now; return whether it was scheduled.
@@ -65,7 +77,11 @@ class PutOff:
             The scripts cannot store this message.
         """
         try:
-            return self._by_eta(taken, message) or self._by_pause(taken, message)
+            return (
+                self._by_limit(taken, message)
+                or self._by_eta(taken, message)
+                or self._by_pause(taken, message)
+            )
         except (*OUTAGE_ERRORS, CommandRefused, StoreFull) as exc:
             if is_fault_of_script(exc):
                 raise RecordError(f"it cannot be scheduled: {exc}") from exc
@@ -84,13 +100,50 @@ class PutOff:
         raw = message_json.decode(taken.message)
         if not envelope.is_task(raw):
             return False
-        # Each is due 1 ms after the one before, so that they keep their order.
-        now = self._store.now_ms()
-        is_set_back = self._paused_due_at - now > MAX_CLOCK_SET_BACK_MS
-        self._paused_due_at = now if is_set_back else max(self._paused_due_at + 1, now)
-        due = envelope.due_of(raw) or Due(0)  # soon: a later one is scheduled by now
-        self._schedule(taken, raw, Due(max(self._paused_due_at, due.ms)), "keep")
+        self._schedule(taken, raw, self._due_now(raw), "keep")
         return True
+
+    def _by_limit(self, taken: Taken, message: Message) -> bool:
+        """Schedule a message whose task has a limit, and that has no mark of it.
+
+        A stock producer sent such a message, or an app that does not know the task's limit.
+
+        Raises
+        ------
+        RecordError
+            The limit has no key for the arguments.
+        """
+        limited = self._limited.get(message.headers.get("task")) if self._limited else None
+        if limited is None or envelope.limit_of(taken.message) is not None:
+            return False
+        raw = message_json.decode(taken.message)
+        if not envelope.is_task(raw):
+            return False
+        try:
+            accept = prepare_accept_content(limited.task.app.conf.accept_content)
+            body = body_of(raw, accept)
+            check_body(*body)
+        except Exception:  # a body may be anything
+            return False  # Celery reports its own error
+        try:
+            lane = limited.lane_of(*body[:2])
+        except InvalidLimit as exc:
+            raise RecordError(str(exc)) from exc
+        properties = raw["properties"]
+        properties[PROPERTY] = {**envelope.own_of(properties), LIMIT_FIELD: lane}
+        self._schedule(taken, raw, self._due_now(raw), "keep")
+        return True
+
+    def _due_now(self, raw: Mapping[str, Any]) -> Due:
+        """Return the due time of a message that is put off at once; a later ETA counts.
+
+        Each is due 1 ms after the one before, so that they keep their order.
+        """
+        now = self._store.now_ms()
+        is_set_back = self._last_due_at - now > MAX_CLOCK_SET_BACK_MS
+        self._last_due_at = now if is_set_back else max(self._last_due_at + 1, now)
+        due = envelope.due_of(raw) or Due(0)
+        return Due(max(self._last_due_at, due.ms))
 
     def _by_eta(self, taken: Taken, message: Message) -> bool:
         """Schedule a message that a stock producer sent with a future ETA.

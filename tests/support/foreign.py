@@ -28,6 +28,7 @@ OWN = (
     *(
         "unique",
         "skip_after",
+        "limit",
         "budget",
         "retry",
         "eta",

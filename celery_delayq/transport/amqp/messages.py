@@ -15,7 +15,7 @@ from kombu.transport import pyamqp
 
 from celery_delayq.errors import RecordError
 from celery_delayq.model import delivery
-from celery_delayq.model.envelope import PROPERTY
+from celery_delayq.model.envelope import LIMIT_FIELD, PROPERTY
 from celery_delayq.transport.amqp import cascade
 from celery_delayq.transport.amqp.frames import Content
 from celery_delayq.transport.amqp.inbound import UNREADABLE_HEADER
@@ -140,7 +140,12 @@ def from_envelope(envelope: Mapping[str, Any]) -> Any:
 
 
 #: Fields of the ``delayq`` property that only Redis supports, with the options that set them.
-REDIS_OPTIONS = {"unique": "unique_key", "skip_after": "skip_after", "budget": "retry_budget"}
+REDIS_OPTIONS = {
+    "unique": "unique_key",
+    "skip_after": "skip_after",
+    "budget": "retry_budget",
+    LIMIT_FIELD: "limit",
+}
 
 #: Fields that no message on RabbitMQ has: :data:`REDIS_OPTIONS`, and fields that a worker or Redis
 #: sets.

@@ -239,3 +239,84 @@ def test_what_kombu_could_make_no_message_of_is_found(message: Any) -> None:
     envelope.check_envelope(task_message())
     with pytest.raises(RecordError):
         envelope.check_envelope(message)
+
+
+# -- limits
+
+
+def limited(lane: str = "stripe:c1", eta: str | None = None, **headers: Any) -> dict[str, Any]:
+    message = task_message(eta, **headers)
+    message["properties"]["delayq"] = {"skip_after": 5, "limit": lane}
+    return message
+
+
+@pytest.mark.parametrize(
+    ("expires", "ms"),
+    [
+        (None, 0),
+        ("2030-01-01T00:00:00+00:00", 1_893_456_000_000),
+        ("2030-01-01T02:00:00+02:00", 1_893_456_000_000),
+        (datetime(2030, 1, 1, tzinfo=timezone.utc), 1_893_456_000_000),
+        ("1960-01-01T00:00:00+00:00", 1),
+        ("soon", 0),
+        (5, 0),
+        ([], 0),
+    ],
+)
+@pytest.mark.parametrize("large", [False, True])
+def test_the_mark_of_a_limit_is_behind_the_label(expires: Any, ms: int, large: bool) -> None:
+    message = limited(expires=expires)
+    if large:
+        message["body"] = "x" * envelope.LARGE_MESSAGE_BYTES
+
+    data = Entry.of(message, 0, Due(0)).data
+
+    sent = Record.unpack(data).message
+    task = b'"task": "tasks.t", ' if large else b""
+    label = b'{"properties": {"delayq": {"label": "id-1 tag-1 5 -", '
+    assert sent.startswith(b'%b%b"limit": "stripe:c1 %d", "skip_after": 5' % (label, task, ms))
+    assert envelope.limit_of(sent) == envelope.LimitMark("stripe:c1", ms)
+    assert data.startswith(label + task if large else b"1 0 tag-1 tasks.t\n" + label)
+    assert (envelope.head_of(sent), envelope.Label.of(sent)) == (
+        label[:-2],
+        envelope.Label(b"id-1", b"tag-1", b"-"),
+    )
+
+
+def test_a_message_that_is_sent_again_has_one_mark_with_its_own_expiry() -> None:
+    first = limited(expires="2030-01-01T00:00:00+00:00")
+    sent = message_json.decode(Record.unpack(Entry.of(first, 0, Due(0)).data).message)
+    assert sent["properties"]["delayq"]["limit"] == "stripe:c1 1893456000000"
+
+    sent["headers"]["expires"] = None
+    again = Record.unpack(Entry.of(sent, 0, Due(0)).data).message
+
+    assert envelope.limit_of(again) == envelope.LimitMark("stripe:c1", 0)
+    assert again.count(b'"limit"') == 1
+
+
+def test_a_mark_that_scripts_do_not_find_is_none() -> None:
+    sent = Record.unpack(Entry.of(limited(), 0, Due(0)).data).message
+    assert envelope.limit_of(sent) is not None
+
+    for other in (
+        sent.replace(
+            b'"limit": "stripe:c1 0", "skip_after": 5', b'"skip_after": 5, "limit": "x 0"'
+        ),
+        sent.replace(b" 0", b""),
+        sent.replace(b'"label"', b'"labels"'),
+        b" " + sent,
+        message_json.encode(limited()),
+    ):
+        assert other != sent
+        assert envelope.limit_of(other) is None
+
+
+def test_a_task_with_a_limit_goes_through_the_schedule() -> None:
+    message = limited()
+    del message["properties"]["delayq"]["skip_after"]
+    assert envelope.is_special(message)
+
+    del message["properties"]["delayq"]["limit"]
+    assert not envelope.is_special(message)
+    assert not envelope.is_special({**limited(), "headers": {}})

@@ -13,12 +13,12 @@ from celery import Celery, Task
 from celery_delayq import DelayQ
 from celery_delayq.errors import InvalidRetry
 from celery_delayq.integration.retries import attempts_of
+from celery_delayq.model.names import unmatched_patterns
 from celery_delayq.model.retry_options import (
     MAX_BUDGET,
     policies_by_pattern,
     policy_of_task,
     property_of_call,
-    unmatched_patterns,
 )
 from celery_delayq.model.retry_policy import TEN_RETRIES, Exponential, RetryPolicy
 from tests.unit.model.test_retry_policy import HOUR, double, nothing, waits

@@ -1,0 +1,90 @@
+"""Keys made of a task's arguments: of unique tasks, and of the lanes of limits. No I/O."""
+
+from __future__ import annotations
+
+import inspect
+import string
+from collections.abc import Mapping, Sequence
+from hashlib import sha256
+from typing import Any, NamedTuple
+
+from celery_delayq.utils.text import UTF8_TEXT, is_utf8, percent
+
+#: Most characters of a key; a longer key is stored as its SHA-256.
+MAX_KEY_LENGTH = 200
+
+
+class KeyTemplate(NamedTuple):
+    """A template of keys.
+
+    Attributes
+    ----------
+    shown : str
+        The option with its value, for errors: ``unique_key='order:{order_id}'``.
+    value : Any
+        A text with the names of arguments in braces (``{0}`` is the first positional argument), or
+        a callable that gets the arguments.
+    error : type[Exception]
+        The class of all errors.
+    """
+
+    shown: str
+    value: Any
+    error: type[Exception]
+
+    def text_of(
+        self, task_name: str, task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> str:
+        """Return the template filled with the arguments of a call.
+
+        *task* is None if this app does not know the task: then only the call names arguments.
+        """
+        given, template = f"{task_name}: {self.shown}", self.value
+        if not (callable(template) or isinstance(template, str)):
+            raise self.error(
+                f"{given}: expected a template such as 'order:{{order_id}}', or a callable that "
+                "gets the task's arguments"
+            )
+        try:
+            if callable(template):
+                key = template(*args, **kwargs)
+            else:
+                key = string.Formatter().vformat(template, args, _named(task, args, kwargs))
+        except Exception as exc:
+            failed = "failed for" if callable(template) else "cannot be computed from"
+            raise self.error(
+                f"{given} {failed} args={args!r}, kwargs={dict(kwargs)!r}: "
+                f"{type(exc).__name__} {exc}"
+            ) from exc
+        if key is None or isinstance(key, bytes):
+            raise self.error(f"{given} returned {key!r}, not a text")
+        return str(key)
+
+    def encoded(self, task_name: str, text: str) -> str:
+        """Return a filled template percent-encoded, or as its SHA-256."""
+        if not text.strip():
+            raise self.error(
+                f"{task_name}: {self.shown} is an empty text for these arguments; all such tasks "
+                "would count as one"
+            )
+        if not is_utf8(text):
+            raise self.error(
+                f"{task_name}: {self.shown} is {text!r} for these arguments: expected {UTF8_TEXT}"
+            )
+        key = percent(text)
+        return key if len(key) <= MAX_KEY_LENGTH else sha256(text.encode()).hexdigest()
+
+
+def _named(task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return all arguments by name with defaults; only *kwargs* if the signature is not known."""
+    try:
+        bound = inspect.signature(task.run).bind(*args, **kwargs)
+    except (TypeError, ValueError, AttributeError):
+        return kwargs
+    bound.apply_defaults()
+    # Arguments of a parameter such as **kwargs are named like the others.
+    named = dict(bound.arguments)
+    for parameter in bound.signature.parameters.values():
+        if parameter.kind is parameter.VAR_KEYWORD:
+            named.update(named.pop(parameter.name))
+    return named
