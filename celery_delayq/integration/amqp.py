@@ -235,7 +235,7 @@ def _inherited_by_retry(headers: Mapping[str, Any]) -> dict[str, Any] | None:
     if "unique" in inherited:
         inherited["unique"] = {**own["unique"], "key": unique_key(own)}
     if LIMIT_FIELD in inherited:
-        inherited[LIMIT_FIELD] = lane_in(own[LIMIT_FIELD])
+        inherited[LIMIT_FIELD] = lane_in(str(own[LIMIT_FIELD]))
     return inherited
 
 

@@ -344,7 +344,7 @@ def lane_in(mark: str) -> str:
 #: The mark behind the label of a message, and behind the task of a large one.
 _LIMIT = re.compile(
     rb'{"properties": {"delayq": {"label": "\S* \S+ \d+ \S+", (?:"task": "[^\s"]*", )?'
-    rb'"limit": "([^\s"]+) (\d+)"'
+    rb'"limit": "([!#-~]+) (\d{1,15})"'
 )
 
 

@@ -19,11 +19,12 @@ from celery import Celery, signals
 from celery.schedules import crontab
 from kombu import Connection, Consumer, Exchange, Queue
 
-from celery_delayq import DelayQ
+from celery_delayq import DelayQ, Limit
 from celery_delayq.errors import NotSupported, QueueFull
 from celery_delayq.model import envelope
 from celery_delayq.model.broker import Deliveries
 from celery_delayq.model.dead_letter import DeadFilter, pack_details
+from celery_delayq.model.limits.of_app import AppLimits
 from celery_delayq.model.scheduled import Outcome
 from celery_delayq.testing import wait_until
 from celery_delayq.utils import message_json
@@ -311,12 +312,18 @@ def _exceed_limit(scene: Scene) -> None:
             scene.send("b", countdown=60)
 
 
+def _send_limited(scene: Scene) -> None:
+    AppLimits({"shop.*": Limit("shop", rate=1)}).share(scene.app)
+    scene.send("a", countdown=60)
+
+
 #: Calls that only a broker with Redis can do.
 CALLS: dict[str, Callable[[Scene], Any]] = {
     "list": lambda scene: scene.delayq.count(),
     "cancel": lambda scene: scene.delayq.cancel("a"),
     "reschedule": lambda scene: scene.delayq.reschedule("a", countdown=1),
     "unique": lambda scene: scene.send("a", unique_key="k", on_conflict="error"),
+    "limit": _send_limited,
     "pause": lambda scene: scene.delayq.pause(task="shop.work"),
     "periodic": lambda scene: scene.delayq.periodic.add("nightly", crontab(hour=3), "shop.work"),
     "max_scheduled": _exceed_limit,

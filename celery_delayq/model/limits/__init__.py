@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from celery_delayq.errors import InvalidLimit
 from celery_delayq.utils.argument_key import KeyTemplate
+from celery_delayq.utils.foreign import FOREIGN_ERRORS
 from celery_delayq.utils.numbers import is_finite, is_integer
 from celery_delayq.utils.text import UTF8_TEXT, is_utf8, percent
 
@@ -59,9 +60,8 @@ class Definition(NamedTuple):
     @property
     def text(self) -> str:
         """The value in Redis: ``<interval_us> <burst> <concurrency> <fair 0|1>``."""
-        interval = self.interval_us
-        shown = int(interval) if interval == int(interval) else interval
-        return f"{shown!r} {self.burst} {self.concurrency} {int(self.fair)}"
+        interval = f"{self.interval_us!r}".removesuffix(".0")
+        return f"{interval} {self.burst} {self.concurrency} {'1' if self.fair else '0'}"
 
     @classmethod
     def parse(cls, text: str) -> Definition | None:
@@ -70,7 +70,7 @@ class Definition(NamedTuple):
             case [interval, burst, concurrency, ("0" | "1") as fair]:
                 try:
                     found = cls(float(interval), int(burst), int(concurrency), fair == "1")
-                except ValueError:
+                except FOREIGN_ERRORS:
                     return None
                 valid = is_finite(found.interval_us, 0) and found.burst > 0 <= found.concurrency
                 return found if valid else None

@@ -13,7 +13,7 @@ from celery import Celery, Task, chain, chord, group, shared_task, signature
 from celery._state import _on_app_finalizers
 
 import celery_delayq
-from celery_delayq import DelayQ
+from celery_delayq import DelayQ, Limit
 from celery_delayq.aio import AsyncDelayQ
 from celery_delayq.schedule.items import Item
 from celery_delayq.utils.once import warn_once
@@ -25,6 +25,7 @@ OPTIONS: dict[str, Any] = {
     "name": NAME,
     "unique_key": "order:{order_id}",
     "on_conflict": "keep",
+    "limit": Limit("shop", rate=1, key="{order_id}"),
 }
 
 
@@ -143,6 +144,7 @@ def test_the_task_has_its_options(state: str, way: str, make_app: MakeApp) -> No
 
     [entry] = DelayQ.of(app).entries()
     assert entry.unique_key == KEY
+    assert entry.own["limit"] == "shop:17 0"
 
 
 @pytest.mark.parametrize("way", ["send_task", "send_task_by_keyword"])
@@ -215,6 +217,7 @@ LOOKUPS = {
     "integration/install.py": "after `on_after_finalize` or in a worker",
     "integration/not_run.py": "it finalizes the app for a task that is not known yet",
     "integration/send_task.py": "`register` itself",
+    "integration/worker.py": "in a worker",
     "integration/worker_checks.py": "in a worker",
     "schedule/items.py": "it finalizes the app",
     "spark/write/writer.py": "it imports all modules, and finalizes the app",

@@ -1,0 +1,107 @@
+"""What a worker says of limits that cannot hold where it runs, and when it does not start."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from celery import Celery
+
+from celery_delayq import DelayQ, Limit
+from celery_delayq.integration import worker_checks
+from celery_delayq.integration.install import _change_extended_worker
+from celery_delayq.model.cluster_tags import cluster_tags, tag_of
+
+PAY = Limit("pay", rate=1, concurrency=2)
+
+
+def app_on(broker: str, *, extension: bool = True, **options: Any) -> Celery:
+    """Return an app with one task ``shop.pay``."""
+    app = Celery("app", broker=broker, set_as_current=False)
+    app.conf.task_acks_late = True
+    if extension:
+        DelayQ(app)
+    add(app, "shop.pay", **options)
+    return app
+
+
+def add(app: Celery, name: str, **options: Any) -> None:
+    def run() -> None:
+        """Stand for any task."""
+
+    app.task(name=name, shared=False, **options)(run)
+
+
+def texts_of(app: Celery) -> list[str]:
+    with app.connection_for_write() as connection:
+        return [text for text in worker_checks.problems(app, connection) if "imit" in text]
+
+
+@pytest.mark.parametrize(
+    ("broker", "extension", "expected"),
+    [
+        ("delayq+redis://", True, []),
+        ("redis://", True, ["The limits 'pay' have no effect on this broker: they need delayq+"]),
+        ("delayq+amqp://", True, ["The limits 'pay' cannot hold on RabbitMQ: calls of their"]),
+        ("delayq+redis://", False, ["The option limit of tasks has no effect: it needs DelayQ("]),
+    ],
+)
+def test_a_limit_without_effect_is_told(broker: str, extension: bool, expected: list[str]) -> None:
+    texts = texts_of(app_on(broker, extension=extension, limit=PAY))
+
+    assert [text[: len(start)] for text, start in zip(texts, expected, strict=True)] == expected
+    assert texts_of(app_on(broker, extension=extension)) == []
+
+
+def test_a_task_with_early_acks_is_told() -> None:
+    app = app_on("delayq+redis://", limit=PAY, acks_late=False)
+    add(app, "shop.other", limit=Limit("rate", rate=1), acks_late=False)
+
+    assert texts_of(app) == [
+        "A limit does not hold: task shop.pay acknowledges when it starts, so concurrency=2 of "
+        "Limit('pay') cannot hold; set acks_late=True at the task, or DelayQ(app, "
+        "at_least_once=True)"
+    ]
+
+
+def test_a_limit_over_several_hash_tags_of_a_cluster_is_told() -> None:
+    tags = cluster_tags(12)
+    names = [f"q{number}" for number in range(100)]
+    first = names[0]
+    same = next(name for name in names[1:] if tag_of(name, tags) == tag_of(first, tags))
+    other = next(name for name in names if tag_of(name, tags) != tag_of(first, tags))
+    app = app_on("delayq+rediscluster://h1:1;delayq+rediscluster://h2:2", limit=PAY)
+    add(app, "shop.too", limit=PAY)
+    app.conf.task_routes = {"shop.pay": first, "shop.too": same, "shop.away": other}
+    assert texts_of(app) == []
+
+    add(app, "shop.away", limit=PAY)
+
+    [text] = texts_of(app)
+    assert text.startswith("Limit('pay') does not hold over its queues")
+    assert f"{first!r} is in {tag_of(first, tags)}" in text
+    assert f"{other!r} is in {tag_of(other, tags)}" in text
+    assert "task_routes" in text
+
+
+@pytest.mark.parametrize(
+    ("limit", "match"),
+    [("100/m", "task shop.pay: limit='100/m'"), (Limit("pay", rate=2), "two limits have the name")],
+)
+def test_a_worker_with_a_wrong_limit_does_not_start(limit: Any, match: str) -> None:
+    app = app_on("delayq+redis://", limit=limit)
+    add(app, "shop.first", limit=PAY)
+
+    with pytest.raises(SystemExit, match=f"The worker cannot start: .*{match}"):
+        _change_extended_worker(SimpleNamespace(app=app))
+
+
+def test_a_pattern_that_matches_no_task_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    app = app_on("delayq+redis://")
+    DelayQ(app, limits={"shop.*": PAY, "shoo.*": Limit("typo", rate=1)})
+
+    _change_extended_worker(SimpleNamespace(app=app))
+
+    assert "DelayQ(limits={'shoo.*': …}) matches no task of this app" in caplog.text
+    assert "'shop.*'" not in caplog.text
