@@ -59,10 +59,15 @@ MAX_DUE_MS = 253_402_300_799_999
 MAX_COUNTDOWN_MS = MAX_DUE_MS - 4_102_444_800_000
 
 
+#: For ``isinstance``. Each message is a ``dict``, for which this is three times as fast
+#: as ``Mapping`` alone.
+MAPPINGS = (dict, Mapping)
+
+
 def own_of(properties: Any) -> Mapping[str, Any]:
     """Return our own data among the properties of a message; empty if there is none."""
-    own = properties.get(PROPERTY) if isinstance(properties, Mapping) else None
-    return own if isinstance(own, Mapping) else {}
+    own = properties.get(PROPERTY) if isinstance(properties, MAPPINGS) else None
+    return own if isinstance(own, MAPPINGS) else {}
 
 
 class Due(NamedTuple):

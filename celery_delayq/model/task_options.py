@@ -15,6 +15,7 @@ from celery.utils.saferepr import saferepr
 from celery_delayq.errors import InvalidOption
 from celery_delayq.model.envelope import (
     LIMIT_FIELD,
+    MAPPINGS,
     MAX_DUE_MS,
     due_of_countdown,
     due_of_eta,
@@ -100,7 +101,7 @@ def check_body(args: Any, kwargs: Any, embedded: Any) -> None:
     if not isinstance(args, (list, tuple)):
         raise InvalidOption(f"args={saferepr(args, _MAX_SHOWN_CHARACTERS)}: expected a list")
     for name, value in (("kwargs", kwargs), ("embedded options", embedded or {})):
-        if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+        if not isinstance(value, MAPPINGS) or not all(isinstance(key, str) for key in value):
             raise InvalidOption(
                 f"{name}={saferepr(value, _MAX_SHOWN_CHARACTERS)}: expected values by name"
             )
@@ -192,7 +193,7 @@ def check_time_limits(headers: Mapping[str, Any]) -> None:
         A limit is no number of seconds, or the header has not two limits.
     """
     limits = headers.get("timelimit")
-    if not limits:  # Celery reads this as no limits
+    if not limits or limits == [None, None]:  # Celery reads both as no limits
         return
     if not isinstance(limits, (list, tuple)) or len(limits) != len(TIME_LIMIT_NAMES):
         raise InvalidOption(

@@ -26,6 +26,7 @@ FOREIGN_ERRORS = (
 
 #: Further errors: of binary formats, and of dates (``OSError``).
 _FORMAT_ERRORS = (struct.error, zlib.error, LZMAError, EOFError, OSError)
+_READING_ERRORS = (*FOREIGN_ERRORS, *_FORMAT_ERRORS)
 
 
 class record_errors:  # noqa: N801 - a context manager, like contextlib.suppress
@@ -46,7 +47,9 @@ class record_errors:  # noqa: N801 - a context manager, like contextlib.suppress
         pass
 
     def __exit__(self, _kind: Any, exc: BaseException | None, _traceback: Any) -> None:
-        if isinstance(exc, (*FOREIGN_ERRORS, *_FORMAT_ERRORS)) and not isinstance(exc, DelayQError):
+        if exc is None:
+            return
+        if isinstance(exc, _READING_ERRORS) and not isinstance(exc, DelayQError):
             raise RecordError(f"unreadable {self._what}: {type(exc).__name__}: {exc}") from exc
 
 

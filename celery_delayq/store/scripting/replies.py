@@ -46,7 +46,9 @@ class EntriesReply(NamedTuple):
     def read(cls, reply: Sequence[Any]) -> EntriesReply:
         """Read the reply."""
         now, found, *rest = reply
-        codes = found.decode()
+        now, codes = int(now), found.decode()
+        if not rest:
+            return cls(now, [_PLAIN_REPLIES[code] for code in codes], {})
         others = iter(rest)
         puts = [
             _PLAIN_REPLIES.get(code)
@@ -54,7 +56,7 @@ class EntriesReply(NamedTuple):
             for code in codes
         ]
         places = (place for place, code in enumerate(codes) if code in "SR")
-        return cls(int(now), puts, {place: next(others) for place in places})
+        return cls(now, puts, {place: next(others) for place in places})
 
     def outcomes(self, call: EntriesCall) -> Iterator[PublishOutcome]:
         """Yield the outcome of each message of the call."""
