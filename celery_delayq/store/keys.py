@@ -96,7 +96,7 @@ def _layout_text(layout: Layout) -> str:
 
 
 _STATE_KEYS: Callable[[QueueKeys], tuple[str, ...]] = attrgetter(
-    *("due", "entries", "tasks", "paused_due", "unique", "duplicate_ids"),
+    *("due", "entries", "tasks", "paused_due", "held", "lanes", "unique", "duplicate_ids"),
     *("ready_index", "leased_index", "totals"),
 )
 
@@ -113,6 +113,10 @@ class QueueKeys:
         Sorted set, all scores 0: ``task NUL due NUL id``, to count and find by task.
     paused_due
         Sorted set like ``tasks``: due entries of paused tasks.
+    held
+        Sorted set, all scores 0: ``lane NUL step NUL due NUL id`` of entries that wait in lanes.
+    lanes
+        Sorted set: lane, scored by the time at which its first entry may go, in µs since 1970.
     unique
         Hash: unique key to the id of the task that has it (``include/tracking.lua``).
     duplicate_ids
@@ -130,6 +134,8 @@ class QueueKeys:
         Sorted set: dead letter id, scored by its time of death in ms since 1970.
     wake
         List with one empty element while a message may be ready. Idle consumers block on the list.
+    lanes_wake
+        List like ``wake``, while a lane may go. Consumers with a free slot block on it too.
     leases
         Sorted set: worker id, scored by the end of its lease in ms of lease time.
     deliveries
@@ -155,6 +161,8 @@ class QueueKeys:
     entries: str
     tasks: str
     paused_due: str
+    held: str
+    lanes: str
     unique: str
     duplicate_ids: str
     ready_index: str
@@ -163,6 +171,7 @@ class QueueKeys:
     dead: str
     dead_at: str
     wake: str
+    lanes_wake: str
     leases: str
     deliveries: str
     request_numbers: str
@@ -236,6 +245,14 @@ class Keys:
         self.clock = f"{own}clock"
         #: Hash: ``revision``; ``q<queue>`` and ``t<task>``: the time of the pause (ms).
         self.control = f"{own}control"
+        #: Hash: the definitions of limits (``include/lanes.lua``).
+        self.limits = f"{own}limits"
+        #: Sorted sets about lanes of limits (``include/leases/permits.lua``): the permits, the used
+        #: slots, the lanes that wait for a permit, and those for which one has come back.
+        self.permits = f"{own}permits"
+        self.slots = f"{own}slots"
+        self.blocked_lanes = f"{own}blocked_lanes"
+        self.freed_lanes = f"{own}freed_lanes"
         #: Sorted set: ``i<task id>``, ``s<stamps in JSON>``, ``r<root id>`` or ``g<group id>``,
         #: scored by the time of the revoke (ms).
         self.revoked = f"{own}revoked"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from contextlib import suppress
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, cast
@@ -84,6 +84,8 @@ class AcquireReply(NamedTuple):
         Whether stock producers have pushed some of the messages.
     marks : Mapping[str, Mark]
         By field: the reason for which the message does not run.
+    limited : Set[str]
+        The fields of messages that have a permit of a limit.
     """
 
     first_list: int
@@ -94,6 +96,7 @@ class AcquireReply(NamedTuple):
     promoted: Mapping[str, int] = MappingProxyType({})
     others: bool = False
     marks: Mapping[str, Mark] = MappingProxyType({})
+    limited: Set[str] = frozenset()
 
     def about(self, field: str) -> tuple[int | None, Mark | None]:
         """Return when a message became ready, and why it does not run; each may be None."""
@@ -117,6 +120,10 @@ class AcquireReply(NamedTuple):
         """Read the reply."""
         first_list, how, fields, counts, *messages = reply
         revision, *names = fields.decode().split()
+        limited: Set[str] = frozenset()
+        if b"~" in fields:
+            limited = {name.partition("~")[0] for name in names if "~" in name}
+            names = [name.replace("~", "") for name in names]
         promoted: dict[str, int] = {}
         if b"@" in fields:
             times = [name.partition("@") for name in names]
@@ -137,6 +144,7 @@ class AcquireReply(NamedTuple):
             promoted,
             how.endswith(b"+"),
             marks,
+            limited,
         )
 
 
@@ -179,6 +187,7 @@ class LeaseStore(StorePart):
         lists: int,
         others: int,
         reports: bool = False,
+        limited: int = 0,
     ) -> Call:
         """Return the call that leases up to *limit* messages, for :class:`AcquireReply`.
 
@@ -195,10 +204,12 @@ class LeaseStore(StorePart):
             cannot settle all of them for a quarantined message.
         reports : bool
             Whether to lease messages that do not run too, since the process reports them.
+        limited : int
+            Most messages of tasks with a limit: as many as the process can run now.
         """
         args = [queue, worker_id, _ms(lease), request_number, limit, lists, others]
         layout = self._runner.layout
-        args += self._keys.wake, int(reports), *layout.steps
+        args += self._keys.wake, int(reports), limited, *layout.steps
         return self._new_call("leases/acquire", queue, args, layout=layout, leased=worker_id)
 
     def acquire(
@@ -212,7 +223,9 @@ class LeaseStore(StorePart):
     ) -> AcquireReply:
         """Lease up to *limit* messages of all priorities. Parameters of :meth:`acquire_call`."""
         lists = len(self._runner.layout.steps)
-        call = self.acquire_call(queue, worker_id, lease, request_number, limit, lists, others)
+        call = self.acquire_call(
+            queue, worker_id, lease, request_number, limit, lists, others, limited=limit
+        )
         return AcquireReply.read(self._runner.run(call))
 
     def ack_call(self, queue: str, worker_id: str, runs: Mapping[str, bytes]) -> Call:
@@ -222,7 +235,8 @@ class LeaseStore(StorePart):
         """
         history_size = self._runner.limits(queue).history
         lines = joined(runs.values()) if history_size else b""
-        return self._new_call("leases/ack", queue, [history_size, lines, *runs], leased=worker_id)
+        args = [queue, self._keys.wake, history_size, lines, *runs]
+        return self._new_call("leases/ack", queue, args, leased=worker_id)
 
     def extend(self, queue: str, worker_id: str, lease: float) -> int:
         """Extend the lease on a queue to *lease* seconds from now. Return the number of leased
@@ -268,7 +282,8 @@ class LeaseStore(StorePart):
         """
         layout = layout or self._runner.layout
         order, steps = "last" if last else "first", layout.steps
-        args = [order, counted, max_deliveries, details, to_bytes(worker_id), len(steps), *steps]
+        args = [queue, self._keys.wake, order, counted, max_deliveries, details]
+        args += to_bytes(worker_id), len(steps), *steps
         requeued = dead_lettered = 0
         remaining = [*map(to_bytes, fields)]
         while remaining:
@@ -298,7 +313,7 @@ class LeaseStore(StorePart):
         texts = dead_letter_text(id), dead_letter_text(reason)
         history_size = self._runner.limits(queue).history
         args = [field, *texts, queue, self._runner.layout.text, details, history_size, run]
-        args.append(kind_of(reason))
+        args += kind_of(reason), self._keys.wake
         return bool(self._run("leases/dead_letter", queue, args, leased=worker_id))
 
     def replace_call(
@@ -323,7 +338,8 @@ class LeaseStore(StorePart):
         for a message with an ETA that a stock producer has sent.
         """
         args = self._runner.entry_args(queue, entry)
-        args += entry.policy, field, when_due, self._runner.limits(message_queue).history, run, head
+        args += entry.policy, field, when_due, self._runner.limits(message_queue).history, run
+        args += message_queue, head
         key = self._keys.queue(message_queue)
         return self._new_call(
             "leases/replace",
@@ -391,7 +407,8 @@ class LeaseStore(StorePart):
         dies too, the message becomes a dead letter. 0: no limit. *max_gap* as in
         :meth:`~celery_delayq.store.schedule.Store.next_queue`.
         """
-        args = [queue, to_bytes(worker_id), limit, max_deliveries, _ms(max_gap), *layout.steps]
+        args = [queue, to_bytes(worker_id), limit, max_deliveries, _ms(max_gap), self._keys.wake]
+        args += layout.steps
         more, *numbers = self._run(
             "leases/reclaim_expired", queue, args, layout=layout, leased=worker_id
         )

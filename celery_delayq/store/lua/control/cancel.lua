@@ -1,7 +1,7 @@
 -- Cancel scheduled and ready messages.
 --
--- KEYS     due  entries  tasks  paused_due  unique  duplicate_ids  ready_index  leased_index
---          totals  next_due  answer
+-- KEYS     due  entries  tasks  paused_due  held  lanes  unique  duplicate_ids  ready_index
+--          leased_index  totals  next_due  answer
 --          ready_lists…: and quarantined
 -- ARGV     queue
 --          most_names: most names to look at

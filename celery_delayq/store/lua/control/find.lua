@@ -1,7 +1,7 @@
 -- Find messages by id.
 --
--- KEYS     due  entries  tasks  paused_due  unique  duplicate_ids  ready_index  leased_index
---          totals
+-- KEYS     due  entries  tasks  paused_due  held  lanes  unique  duplicate_ids  ready_index
+--          leased_index  totals
 -- ARGV     most_names: most names to look at
 --          start: where to start in the first id, see include/find.lua
 --          ids…

@@ -1,7 +1,7 @@
 -- Move scheduled entries to another due.
 --
--- KEYS     due  entries  tasks  paused_due  unique  duplicate_ids  ready_index  leased_index
---          totals  next_due  answer  readers  moved  moved_before
+-- KEYS     due  entries  tasks  paused_due  held  lanes  unique  duplicate_ids  ready_index
+--          leased_index  totals  next_due  answer  readers  moved  moved_before
 -- ARGV     queue
 --          most_names: most names to look at
 --          start: where to start in the first id, see include/find.lua
@@ -39,7 +39,7 @@ return answer_once(KEYS.answer, function()
     end
     local _, _, task = read_record(data)
     note_move(moves, name, score, task)
-    move_entry(name, score, due, task)
+    move_entry(name, score, due, data)
     plan_look(KEYS.next_due, ARGV.queue, due, time_us, ARGV.wake_channel)
   end
 

@@ -2,8 +2,8 @@
 --
 -- An entry of a paused queue or task stays scheduled, and gets the current time as its due.
 --
--- KEYS     due  entries  tasks  paused_due  unique  duplicate_ids  ready_index  leased_index
---          totals  next_due  answer  readers  moved  moved_before  wake  control  ready_lists…
+-- KEYS     due  entries  tasks  paused_due  held  lanes  unique  duplicate_ids  ready_index
+--          leased_index  totals  next_due  answer  readers  moved  moved_before  wake  control  ready_lists…
 -- ARGV     queue
 --          most_names: most names to look at
 --          start: where to start in the first id, see include/find.lua
@@ -51,7 +51,7 @@ return answer_once(KEYS.answer, function()
       -- dispatch/promote.lua handles this entry.
       local due = to_ms(time_us)
       note_move(moves, name, score, task)
-      move_entry(name, score, due, task)
+      move_entry(name, score, due, data)
       plan_look(KEYS.next_due, ARGV.queue, due, time_us, ARGV.wake_channel)
       return
     end

@@ -1,7 +1,7 @@
 -- Replay dead letters: in one step each becomes scheduled or ready, and its dead letter is deleted.
 --
--- KEYS     due  entries  tasks  paused_due  unique  duplicate_ids  ready_index  leased_index
---          totals  next_due  queues  wake  dead  dead_at  answer
+-- KEYS     due  entries  tasks  paused_due  held  lanes  unique  duplicate_ids  ready_index
+--          leased_index  totals  next_due  queues  wake  lanes_wake  limits  dead  dead_at  answer
 --          ready_lists…: all ready lists; all KEYS but dead and dead_at are of the queue to which
 --            the messages go
 -- ARGV     queue  layout  wake_channel
@@ -20,6 +20,7 @@
 -- @include wake
 -- @include entry_store
 -- @include unique_policy
+-- @include lanes
 -- @include dispatch/next_due
 -- @include add_batch
 -- @include dead_letter
@@ -29,7 +30,7 @@ return answer_once(KEYS.answer, function()
   local time_us = now_us()
   local now = to_ms(time_us)
   expect_types(FIRST.dead, 'hash', 'zset')
-  begin_batch(time_us, 0, KEYS.wake, FIRST.ready_lists)
+  begin_batch(time_us, 0, FIRST.ready_lists)
   -- Memory use stays, so a full server must accept the script: see dispatch/promote.lua.
   redis.call('ZREM', KEYS.dead_at, '')
 

@@ -1,12 +1,15 @@
 -- Move due entries to the ready lists, earliest first, at most a batch and about 1 MB.
 --
--- A due entry of a paused task becomes paused and due, and is promoted after the task is resumed.
+-- A due entry of a paused task becomes paused and due, and is promoted after the task is resumed. A
+-- due entry of a task with a limit is held in its lane, unless the lane is empty; leases/acquire.lua
+-- takes it from there.
 -- No entry of a paused queue is moved. leases/acquire.lua drops messages that are later than
 -- skip_after. A tick of a periodic entry is dropped if no dispatcher ran at its due time, and its
 -- time to catch up is over.
 --
--- KEYS     due  entries  tasks  paused_due  unique  duplicate_ids  ready_index  leased_index
---          totals  next_due  dead  dead_at  wake  control  pace  quarantined  clock  ready_lists…
+-- KEYS     due  entries  tasks  paused_due  held  lanes  unique  duplicate_ids  ready_index
+--          leased_index  totals  next_due  dead  dead_at  wake  control  pace  quarantined  clock  limits
+--          lanes_wake  permits  slots  blocked_lanes  freed_lanes  ready_lists…
 -- ARGV     queue  most_entries
 --          max_rate: most entries a second, 0 for no limit
 --          max_ready: most ready messages, 0 for no limit
@@ -25,7 +28,9 @@
 -- @include record
 -- @include tracking
 -- @include totals
+-- @include lanes
 -- @include dispatch/next_due
+-- @include leases/permits
 -- @include dead_letter
 -- @include wake
 -- @include dispatch/rate_limit
@@ -97,7 +102,7 @@ local function unpause(most)
         local due, name = string.match(member, '^[^%z]*%z(%d+)%z(.*)$')
         if tonumber(due) > now and redis.call('ZSCORE', DUE, name) then
           -- The entry was due before the clock was set back.
-          move_entry(name, due + PAUSED_OFFSET, now, task)
+          move_entry(name, due + PAUSED_OFFSET, now, redis.call('HGET', ENTRIES, name))
         else
           redis.call('ZADD', DUE, 'XX', due, name)
           redis.call('ZREM', PAUSED_DUE, member)
@@ -123,8 +128,11 @@ end
 expect_types(FIRST.due, 'zset', 'hash', 'zset')
 local is_ready_index = read_typed('hash', 'HLEN', READY_INDEX) > 0
 local has_rare = expect_rare(
-  {PAUSED_DUE, UNIQUE, DUPLICATE_IDS, KEYS.pace, KEYS.dead, KEYS.dead_at},
-  {'zset', 'hash', 'zset', 'hash', 'hash', 'zset'})
+  {PAUSED_DUE, UNIQUE, DUPLICATE_IDS, KEYS.pace, KEYS.dead, KEYS.dead_at, KEYS.limits, HELD, LANES,
+    KEYS.freed_lanes},
+  {'zset', 'hash', 'zset', 'hash', 'hash', 'zset', 'hash', 'zset'})
+local has_limits = has_rare and redis.call('EXISTS', KEYS.limits) == 1
+local has_lanes = has_rare and redis.call('EXISTS', LANES) == 1
 if has_rare then
   expect_type(LEASED_INDEX, 'hash') -- it tells who has a unique key
 end
@@ -154,6 +162,7 @@ end
 -- The script reads and checks all entries before it moves any.
 local messages, members, gone_names, labels, unreadable, paused_due, missed = {}, {}, {}, {}, {},
   {}, {}
+local to_hold = {}
 local moved = 0
 for i, name in ipairs(names) do
   if bytes_left <= 0 then
@@ -162,10 +171,11 @@ for i, name in ipairs(names) do
   local data = redis.call('HGET', ENTRIES, name)
   take_bytes(data and #data or 0)
   local priority, _, task, start = read_record(data)
-  local id, message_id, skip, unique
+  local id, message_id, skip, unique, behind
   if priority then
-    id, message_id, skip, unique = read_label(data, start)
+    id, message_id, skip, unique, behind = read_label(data, start)
   end
+  local lane = has_limits and behind and lane_to_wait_in(data, behind)
   if not priority then
     unreadable[#unreadable + 1] = {name, scores[i], data and 'unreadable record' or 'no record',
       data or ''}
@@ -175,6 +185,8 @@ for i, name in ipairs(names) do
   -- Of a tick, skip is negative: after so long (ms) it is too late to catch the tick up.
   elseif id and skip < 0 and now - scores[i] > -skip and was_missed(scores[i]) then
     missed[#missed + 1] = {name, scores[i], data}
+  elseif lane then
+    to_hold[#to_hold + 1] = {name, priority, scores[i], lane, time_us}
   elseif moved < allowed then
     local list = list_of[priority] or KEYS[FIRST.ready_lists]
     if not messages[list] then
@@ -203,6 +215,10 @@ for _, one in ipairs(unreadable) do
 end
 for _, one in ipairs(paused_due) do
   pause_due(unpack(one))
+end
+for _, one in ipairs(to_hold) do
+  hold_entry(unpack(one))
+  has_lanes = true
 end
 for _, one in ipairs(missed) do
   remove_entry(unpack(one))
@@ -239,7 +255,13 @@ if moved == 0 then
     end
   end
 end
-plan_next_look(KEYS.next_due, queue, DUE)
+if has_lanes then
+  unblock_freed_lanes(queue, time_us)
+  if may_lane_go(time_us) then
+    wake_consumers(KEYS.lanes_wake)
+  end
+end
+plan_next_look(KEYS.next_due, queue, DUE, has_lanes and LANES)
 if more_paused_due then
   redis.call('ZADD', KEYS.next_due, 'LT', now, queue)
 elseif look_at_ms and moved == allowed then

@@ -1,19 +1,21 @@
 -- Store a batch of messages until they are due. A message that is due becomes ready at once.
 --
--- Defines  batch  clear_batch_lists  begin_batch  write_batch  store_or_make_ready  is_full
+-- Defines  batch  clear_batch_lists  begin_batch  write_batch  hold_in_lane  store_or_make_ready  is_full
 --            REFUSED  release_taken_keys  store_with_free_key  store_with_unique_key  store_message
 --            end_batch
--- Expects  FIRST.next_due
+-- Expects  FIRST.next_due  KEYS.wake  KEYS.lanes_wake
 --          clock: to_ms
 --          tracking: expect_state  DUE  TASKS  UNIQUE  READY_INDEX  forget_waiting  TOTALS
 --          types: expect_types  expect_all
---          record: read_record  due_text  read_unique
---          entry_store: is_tracked  is_scheduled  put_ready  put_record
+--          record: read_record  read_label  due_text  read_unique
+--          entry_store: is_tracked  is_scheduled  put_ready  put_record  put_entry
+--          wake: wake_consumers
 --          unique_policy: owner_text  key_since  plan_unique_key  supersede_owner  take_key
 --          totals: add_total
 --          dispatch/next_due: register_due
+--          lanes: lane_to_wait_in  hold_entry
 
-local batch = {first = math.huge, looked = false, scheduled = 0, ready = 0, replaced = 0}
+local batch = {first = math.huge, looked = false, scheduled = 0, ready = 0, replaced = 0, held = 0}
 
 local function clear_batch_lists()
   batch.dues, batch.members, batch.keys, batch.key_taken = {}, {}, {}, {}
@@ -24,9 +26,9 @@ clear_batch_lists()
 -- Begin a batch. In KEYS, next_due and queues follow the keys of the state. 'most' is how many
 -- entries may be scheduled, 0 for no limit. The ready lists are the last KEYS, from 'first' on. If
 -- a message may have a unique key, KEYS has all ready lists.
-local function begin_batch(time_us, most, marker, first)
+local function begin_batch(time_us, most, first)
   batch.time_us, batch.now = time_us, to_ms(time_us)
-  batch.marker, batch.lists = marker, {select(first, unpack(KEYS))}
+  batch.lists = {select(first, unpack(KEYS))}
   batch.tracked = expect_state()
   expect_types(FIRST.next_due, 'zset', 'hash')
   expect_all(first, 'list')
@@ -46,6 +48,20 @@ local function write_batch()
   clear_batch_lists()
 end
 
+-- Hold a message that is due: its limit makes it wait.
+local function hold_in_lane(id, due, data, lane)
+  local step, message_id, task = read_record(data)
+  local name = put_entry(id, due, data, message_id, task)
+  if not name then
+    return 'd'
+  end
+  batch.room, batch.scheduled, batch.held = batch.room - 1, batch.scheduled + 1, batch.held + 1
+  if hold_entry(name, step, due, lane, batch.time_us) then
+    wake_consumers(KEYS.lanes_wake)
+  end
+  return 's'
+end
+
 local function store_or_make_ready(id, due, list, data)
   local _, message_id, task, start = read_record(data)
   local now = batch.now
@@ -54,7 +70,12 @@ local function store_or_make_ready(id, due, list, data)
     return 'd'
   end
   if due <= now then
-    put_ready(list, batch.marker, due, now, data, task, start)
+    local _, _, _, _, behind = read_label(data, start)
+    local lane = lane_to_wait_in(data, behind)
+    if lane then
+      return hold_in_lane(id, due > 0 and due or now, data, lane)
+    end
+    put_ready(list, KEYS.wake, due, now, data, task, start)
     batch.tracked, batch.ready = true, batch.ready + 1
     return 'r'
   end
@@ -173,7 +194,7 @@ local function end_batch(next_due, queues, queue, layout, channel, counted)
   add_total(TOTALS, 'replaced', batch.replaced)
   if batch.first < math.huge then
     register_due(next_due, queues, queue, layout, batch.first, batch.time_us, channel)
-  elseif batch.ready > 0 then
+  elseif batch.ready + batch.held > 0 then
     -- Commands find messages by id only in registered queues.
     redis.call('HSETNX', queues, queue, layout)
   end

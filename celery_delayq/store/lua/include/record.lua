@@ -1,7 +1,7 @@
 -- Read records and labels of messages, and write members of the index by task.
 --
 -- Defines  read_record  message_in  due_text  is_before  task_member  PAUSED_OFFSET  due_at
---            read_label  read_unique
+--            read_label  read_unique  read_lane
 
 -- Read a record (see model/envelope.py). Returns priority, message id, task and the place where the
 -- message begins; nil if the data are no record. A large message is its own record: its task
@@ -57,27 +57,41 @@ end
 
 -- Read the label in the first bytes of a message (see model/envelope.py), so that scripts parse no
 -- JSON. Returns id, message id, skip and unique key. Skip is how long after its due a message may
--- start (ms, 0 for no limit). The unique key follows a character for its scope; '-' is no key.
--- Returns nil for a message without a label: stock producers send these, and a message that is sent
--- to run at once has none.
+-- start (ms, 0 for no limit). The unique key follows a character for its scope; '-' is no key. Also
+-- returns the place behind the label. Returns nil for a message without a label: stock producers
+-- send these, and a message that is sent to run at once has none.
 --
 -- A tick of a periodic entry that was scheduled ahead has a skip with a leading 0, which is
 -- returned as a negative number. dispatch/promote.lua drops the tick if it is later than that and
 -- no dispatcher ran when it was due.
 local function read_label(message, start)
-  local id, message_id, skip, unique = string.match(
-    message, '^{"properties": {"delayq": {"label": "(%S*) (%S+) (%d+) (%S+)"', start or 1)
+  local id, message_id, skip, unique, behind = string.match(
+    message, '^{"properties": {"delayq": {"label": "(%S*) (%S+) (%d+) (%S+)"()', start or 1)
   if id and string.find(id, '%', 1, true) then
     id = string.gsub(id, '%%(%x%x)', function(hex) return string.char(tonumber(hex, 16)) end)
   end
   if skip and string.byte(skip) == 48 then
-    return id, message_id, -tonumber(skip), unique
+    return id, message_id, -tonumber(skip), unique, behind
   end
-  return id, message_id, tonumber(skip), unique
+  return id, message_id, tonumber(skip), unique, behind
 end
 
 -- Read only the unique key of a label.
 local function read_unique(message, start)
   return string.match(
     message, '^{"properties": {"delayq": {"label": "%S* %S+ %d+ (%S+)"', start or 1)
+end
+
+-- Read the lane of a message of a task with a limit (see include/lanes.lua), and the time at which
+-- the message expires (ms, 0 for never). 'behind' is the place behind its label. Returns nil for
+-- any other message.
+local function read_lane(message, behind)
+  if not behind or string.byte(message, behind) ~= 44 then -- a comma
+    return nil
+  end
+  local lane, expires = string.match(message, '^, "limit": "(%S+) (%d+)"', behind)
+  if not lane then
+    lane, expires = string.match(message, '^, "task": "[^%s"]*", "limit": "(%S+) (%d+)"', behind)
+  end
+  return lane, tonumber(expires)
 end

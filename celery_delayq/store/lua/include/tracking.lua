@@ -1,17 +1,20 @@
 -- Track where a message is (scheduled, ready or leased), and which message has a unique key.
 --
--- Defines  DUE  ENTRIES  TASKS  PAUSED_DUE  UNIQUE  DUPLICATE_IDS  READY_INDEX  LEASED_INDEX
---            TOTALS  duplicate_name  duplicate_ids_there  has_duplicate_ids  list_duplicate
+-- Defines  DUE  ENTRIES  TASKS  PAUSED_DUE  HELD  LANES  UNIQUE  DUPLICATE_IDS  READY_INDEX
+--            LEASED_INDEX  TOTALS  duplicate_name  duplicate_ids_there  has_duplicate_ids  list_duplicate
 --            names_of_message  expect_state  read_tracked  find_tracked  track_message
---            tracking_text  untrack_message  track_requeued  read_owner  find_owner  release_key
---            forget_waiting  forget_tracked  move_entry  take_entry  remove_entry
--- Expects  KEYS.due  KEYS.entries  KEYS.tasks  KEYS.paused_due  KEYS.unique  KEYS.duplicate_ids
---            KEYS.ready_index  KEYS.leased_index  KEYS.totals  FIRST.due
+--            tracking_text  untrack_message  read_owner  find_owner  release_key
+--            forget_waiting  forget_tracked  lane_member  lane_range  leave_lane  move_entry
+--            take_entry  remove_entry
+-- Expects  KEYS.due  KEYS.entries  KEYS.tasks  KEYS.paused_due  KEYS.held  KEYS.lanes  KEYS.unique
+--            KEYS.duplicate_ids  KEYS.ready_index  KEYS.leased_index  KEYS.totals  FIRST.due
 --          types: expect_types  expect_rare  expect_type
---          record: read_label  read_record  read_unique  task_member  due_at
+--          record: read_label  read_record  read_unique  read_lane  task_member  due_at  due_text
+--            PAUSED_OFFSET
 
 -- The first KEYS of all scripts about entries.
 local DUE, ENTRIES, TASKS, PAUSED_DUE = KEYS.due, KEYS.entries, KEYS.tasks, KEYS.paused_due
+local HELD, LANES = KEYS.held, KEYS.lanes
 local UNIQUE, DUPLICATE_IDS = KEYS.unique, KEYS.duplicate_ids
 local READY_INDEX, LEASED_INDEX = KEYS.ready_index, KEYS.leased_index
 local TOTALS = KEYS.totals
@@ -56,7 +59,8 @@ end
 -- leased.
 local function expect_state()
   expect_types(FIRST.due, 'zset', 'hash', 'zset')
-  local some = expect_rare({PAUSED_DUE, UNIQUE, DUPLICATE_IDS}, {'zset', 'hash', 'zset'})
+  local some = expect_rare({PAUSED_DUE, HELD, LANES, UNIQUE, DUPLICATE_IDS},
+    {'zset', 'zset', 'zset', 'hash', 'zset'})
   duplicate_ids_there = some and redis.call('EXISTS', DUPLICATE_IDS) == 1
   local ready, leased = expect_type(READY_INDEX, 'hash'), expect_type(LEASED_INDEX, 'hash')
   return ready or leased
@@ -107,19 +111,6 @@ local function untrack_message(index, id, message_id, unique)
   redis.call('HDEL', index, name)
   local mark, _, due, its_unique, task, more = read_tracked(value)
   return mark, tonumber(due), tracking_text(due, its_unique, task), more, true
-end
-
--- A leased message becomes ready again. It was in time once, so its skip_after no longer counts:
--- its due becomes 0.
-local function track_requeued(message, start)
-  local id, message_id, skip, unique = read_label(message, start)
-  if id then
-    local mark, _, rest = untrack_message(LEASED_INDEX, id, message_id, unique)
-    if mark == '' and skip > 0 then
-      rest = string.gsub(rest, '^%d+', '0')
-    end
-    track_message(READY_INDEX, id, message_id, rest, mark)
-  end
 end
 
 -- The owner of a unique key: id and message id, and the time (ms) since when, if the policy needs
@@ -176,9 +167,10 @@ local function forget_waiting()
   end
 end
 
--- Forget a message that was ready or leased. Returns its mark.
+-- Forget a message that was ready or leased. Returns its mark, and of its label id, message id and
+-- the place behind it.
 local function forget_tracked(index, message, start)
-  local id, message_id, _, unique = read_label(message, start)
+  local id, message_id, _, unique, behind = read_label(message, start)
   local mark = ''
   if id then
     mark = untrack_message(index, id, message_id, unique)
@@ -187,15 +179,53 @@ local function forget_tracked(index, message, start)
     end
     release_key(unique, id, message_id)
   end
-  return mark
+  return mark, id, message_id, behind
 end
 
--- Give an entry another due. 'task' is nil if its record cannot be read.
-local function move_entry(name, score, due, task)
+-- The member of an entry in HELD. Entries of one lane are sorted by priority step and due.
+local function lane_member(lane, step, due, name)
+  return table.concat({lane, string.format('%03d', step), due_text(due), name}, '\0')
+end
+
+-- The range of the members of a lane in HELD, and of other keys whose members begin with a name.
+local function lane_range(lane)
+  return '[' .. lane .. '\0', '(' .. lane .. '\1'
+end
+
+-- Take a held entry out of its lane. An empty lane leaves nothing behind.
+local function leave_lane(lane, step, due, name)
+  local first, last = lane_range(lane)
+  if redis.call('ZREM', HELD, lane_member(lane, step, due, name)) == 1
+    and redis.call('ZLEXCOUNT', HELD, first, last) == 0 then
+    redis.call('ZREM', LANES, lane)
+  end
+end
+
+-- Take an entry that is due out of where it waits: its task is paused, or a limit holds it. Returns
+-- id, message id and unique key of its label, if it has a label.
+local function leave_wait(name, score, data)
+  local step, _, task, start = read_record(data)
+  if not step then
+    return
+  end
+  local id, message_id, _, unique, behind = read_label(data, start)
+  score = tonumber(score)
+  if score >= PAUSED_OFFSET then
+    local due = due_at(score)
+    redis.call('ZREM', PAUSED_DUE, task_member(task, due, name))
+    local lane = read_lane(data, behind)
+    if lane then
+      leave_lane(lane, step, due, name)
+    end
+  end
+  redis.call('ZREM', TASKS, task_member(task, due_at(score), name))
+  return id, message_id, unique, task
+end
+
+-- Give an entry another due.
+local function move_entry(name, score, due, data)
+  local _, _, _, task = leave_wait(name, score, data)
   if task then
-    local member = task_member(task, due_at(score), name)
-    redis.call('ZREM', TASKS, member)
-    redis.call('ZREM', PAUSED_DUE, member)
     redis.call('ZADD', TASKS, 0, task_member(task, due, name))
   end
   redis.call('ZADD', DUE, due, name)
@@ -207,14 +237,7 @@ local function take_entry(name, score, data)
   redis.call('ZREM', DUE, name)
   redis.call('HDEL', ENTRIES, name)
   redis.call('ZREM', DUPLICATE_IDS, name)
-  local _, _, task, start = read_record(data)
-  if task then
-    local member = task_member(task, due_at(score), name)
-    redis.call('ZREM', TASKS, member)
-    redis.call('ZREM', PAUSED_DUE, member)
-    local id, message_id, _, unique = read_label(data, start)
-    return id, message_id, unique
-  end
+  return leave_wait(name, score, data)
 end
 
 -- Take an entry out of the schedule, and release its unique key.

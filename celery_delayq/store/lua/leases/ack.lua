@@ -1,9 +1,11 @@
 -- Acknowledge finished messages, at most 100 if messages are tracked; stops after reading about 1
 -- MB.
 --
--- KEYS     due  entries  tasks  paused_due  unique  duplicate_ids  ready_index  leased_index
---          totals  leased  deliveries  history
--- ARGV     history_size: about how many runs to keep, 0 for no history
+-- KEYS     due  entries  tasks  paused_due  held  lanes  unique  duplicate_ids  ready_index
+--          leased_index  totals  leased  deliveries  history  next_due  permits  blocked_lanes
+--          freed_lanes
+-- ARGV     queue  wake_channel
+--          history_size: about how many runs to keep, 0 for no history
 --          run_lines: with a history, a line for the run of each message and a line feed behind
 --            each; an empty line for no run
 --          fields…: fields of the messages
@@ -15,7 +17,10 @@
 -- @include record
 -- @include tracking
 -- @include totals
+-- @include clock
 -- @include leases/lease
+-- @include dispatch/next_due
+-- @include leases/permits
 -- @include history
 
 local most = tonumber(ARGV.history_size)
@@ -40,7 +45,7 @@ local function forget(value)
     if has_deliveries then
       redis.call('HDEL', KEYS.deliveries, redis.sha1hex(message_in(value, start)))
     end
-    local mark = forget_tracked(LEASED_INDEX, value, start)
+    local mark = end_lease(ARGV.queue, value, start)
     if dropped[mark] then
       dropped[mark] = dropped[mark] + 1
     end

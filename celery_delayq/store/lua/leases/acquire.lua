@@ -1,10 +1,12 @@
 -- Lease messages of one queue to a process, at most as many as it asks for and about 1 MB.
 --
--- A paused queue leases none.
+-- A paused queue leases none. A message of a task with a limit waits in its lane if its limit allows
+-- none now, or if its lanes take turns.
 --
--- KEYS     due  entries  tasks  paused_due  unique  duplicate_ids  ready_index  leased_index
---          totals  next_due  wake  leased  leases  lease_ends  clock  deliveries  quarantined
---          quarantine_turn  request_numbers  control  pace  dead  dead_at
+-- KEYS     due  entries  tasks  paused_due  held  lanes  unique  duplicate_ids  ready_index
+--          leased_index  totals  next_due  wake  leased  leases  lease_ends  clock  deliveries
+--          quarantined  quarantine_turn  request_numbers  control  pace  dead  dead_at
+--          lanes_wake  limits  permits  slots  blocked_lanes  freed_lanes
 --          ready_lists…: the most urgent first
 -- ARGV     queue  worker_id
 --          lease_ms: lease (ms)
@@ -16,6 +18,8 @@
 --          wake_channel
 --          reports_not_run: '1' to lease messages that do not run too, since the process reports
 --            them, else '0'
+--          most_limited: most messages of tasks with a limit, at most as many as the process can
+--            run now
 --          steps…: the priority steps of ready_lists
 -- Returns  a list:
 --          1  the place of the first ready list that is not empty, 0 for none
@@ -23,8 +27,8 @@
 --             all its messages before it takes another one; else '0'. A '+' follows if stock
 --             producers have pushed messages
 --          3  the revision of pauses and revokes. Then for each message a space and its field:
---             '<request_number>:<place>[<mark>[<ms late>]][@<when ready, ms>]'
---             (include/tracking.lua has the marks)
+--             '<request_number>:<place>[~][<mark>[<ms late>]][@<when ready, ms>]'; '~': the task
+--             has a limit (include/tracking.lua has the marks)
 --          4  for each message a comma and its earlier deliveries; '' if none are counted
 --          5  and all after it: the messages
 -- Repeat   returns the messages of the same request number that are still leased, and takes none
@@ -36,14 +40,18 @@
 -- @include tracking
 -- @include totals
 -- @include wake
+-- @include lanes
+-- @include entry_store
 -- @include leases/lease
 -- @include dispatch/next_due
+-- @include leases/permits
 -- @include dead_letter
 -- @include dispatch/rate_limit
 
 local queue, worker_id = ARGV.queue, ARGV.worker_id
 local lease, request_number = tonumber(ARGV.lease_ms), ARGV.request_number
 local limit, list_count = tonumber(ARGV.most_messages), tonumber(ARGV.list_count)
+local most_limited = tonumber(ARGV.most_limited)
 local reply = {0, '0', '', ''}
 
 -- Every check that may raise comes before the first move.
@@ -63,18 +71,25 @@ local has_deliveries, quarantined = false, 0
 local resume_below
 local rare = {
   UNIQUE, DUPLICATE_IDS, KEYS.deliveries, KEYS.quarantined, KEYS.pace, KEYS.dead, KEYS.dead_at,
-  select(FIRST.ready_lists + 1, unpack(KEYS))}
+  KEYS.limits, LANES, select(FIRST.ready_lists + 1, unpack(KEYS))}
 local has_rare = redis.call('EXISTS', unpack(rare)) > 0
+local has_limits, has_lanes = false, false
 if has_rare then
+  has_limits = read_typed('hash', 'HLEN', KEYS.limits) > 0
+  has_lanes = read_typed('zset', 'ZCARD', LANES) > 0
   has_deliveries = read_typed('hash', 'HLEN', KEYS.deliveries) > 0
   quarantined = read_typed('list', 'LLEN', KEYS.quarantined)
   resume_below = read_typed('hash', 'HGET', KEYS.pace, 'below')
 end
-if has_rare and (has_ready_index or has_leased_index) then
+if has_rare and (has_ready_index or has_leased_index or has_lanes) then
   expect_type(ENTRIES, 'hash')
   expect_type(UNIQUE, 'hash')
   expect_type(DUPLICATE_IDS, 'zset')
   expect_types(FIRST.dead, 'hash', 'zset')
+  if has_limits or has_lanes then
+    expect_types(FIRST.tasks, 'zset', 'zset', 'zset')
+    expect_types(FIRST.permits, 'zset', 'zset', 'zset', 'zset')
+  end
 elseif not has_rare then
   duplicate_ids_there = false
 end
@@ -91,10 +106,11 @@ local time_us = now_us()
 local new_lease_end = lease_now(KEYS.clock, lease / 3, to_ms(time_us)) + lease
 
 local waiting_before = ready_count + quarantined
-local dropped = {}
+local dropped, from_lanes = {}, 0
 
 local reply_fields, reply_counts = {}, {}
 
+-- 'mark' is a mark of include/tracking.lua, or '~' for a message that has a permit.
 local function add_to_reply(field, message, promoted, mark)
   reply[#reply + 1] = message
   reply_fields[#reply_fields + 1] = ' ' .. field .. mark .. (promoted ~= '' and '@' .. promoted
@@ -126,29 +142,19 @@ local function has_other(id, message_id)
   return #names > 1 or names[1] ~= nil and names[1] ~= duplicate_name(id, message_id)
 end
 
--- Note which process has leased a message. Returns the time when the message became ready ('' if
--- unknown) and its mark. Returns nil for a message that does not run and is dropped.
-local function admit_message(message)
-  local id, its_message_id, skip, unique = read_label(message)
-  if not id then
-    return '', ''
-  end
-  local mark, due, rest, promoted, was_there = untrack_message(READY_INDEX, id, its_message_id,
-    unique)
-  untracked = untracked + (was_there and 1 or 0)
-  if mark == '' and skip > 0 and due > 0 and to_ms(time_us) - due > skip then
-    mark = LATE
-  end
-  if mark == '' or ARGV.reports_not_run == '1' and not has_other(id, its_message_id) then
-    track_message(LEASED_INDEX, id, its_message_id, rest .. ' ' .. worker_id, mark)
+-- Note that the process has leased a message. Returns its mark for the process, nil for a message
+-- that does not run and is dropped.
+local function lease_or_drop(message, label, mark, due, rest)
+  if mark == '' or ARGV.reports_not_run == '1' and not has_other(label.id, label.message_id) then
+    track_message(LEASED_INDEX, label.id, label.message_id, rest .. ' ' .. worker_id, mark)
     if mark ~= '' then
-      release_key(unique, id, its_message_id)
+      release_key(label.unique, label.id, label.message_id)
     end
-    return promoted, mark_for_process(mark, due)
+    return mark_for_process(mark, due)
   end
   if mark == LATE then
-    add_dead_letter(KEYS.dead, KEYS.dead_at, id, to_ms(time_us), due,
-      skip_reason(to_ms(time_us), due, skip), message)
+    add_dead_letter(KEYS.dead, KEYS.dead_at, label.id, to_ms(time_us), due,
+      skip_reason(to_ms(time_us), due, label.skip), message)
   end
   dropped[mark] = (dropped[mark] or 0) + 1
   forget_tracked(READY_INDEX, message)
@@ -158,15 +164,91 @@ local function admit_message(message)
   return nil
 end
 
+local function is_late(skip, due)
+  return skip > 0 and due > 0 and to_ms(time_us) - due > skip
+end
+
+-- The lane of a message that may run, if its limit counts. An expired message takes no slot.
+local function lane_of(message, behind)
+  local lane, expires = read_lane(message, behind)
+  if lane and not (expires > 0 and expires <= to_ms(time_us)) then
+    return lane, limit_of(lane)
+  end
+end
+
+-- Whether the process may lease a message of a lane now.
+local function may_lease(lane, rule)
+  return most_limited > 0 and moment_of_next(lane, rule, time_us) == time_us
+end
+
+local function count_limited(lane, rule, label)
+  take_permit(lane, rule, queue, label.id, label.message_id, time_us)
+  most_limited = most_limited - 1
+  return '~'
+end
+
+-- Hold a message that was ready in its lane.
+local function hold_message(message, step, label, lane, rest, due)
+  local task = string.match(rest, '^%S+ %S+ (%S*)')
+  local record = message
+  if step ~= '0' or read_record(message) ~= '0' then
+    record = string.format('1 %s %s %s\n', step, label.message_id, task) .. message
+  end
+  local name = put_record(label.id, record, label.message_id)
+  if name then
+    due = due > 0 and due or to_ms(time_us)
+    redis.call('ZADD', TASKS, 0, task_member(task, due, name))
+    hold_entry(name, step, due, lane, time_us)
+    has_lanes = true
+  end
+end
+
+-- Take a message that was ready. Returns the time when it became ready ('' if unknown) and its mark
+-- for the process. Returns nil for a message that is dropped or held, and 'held' for a held one.
+local function admit_message(message, step, is_quarantined)
+  local label = {}
+  label.id, label.message_id, label.skip, label.unique, label.behind = read_label(message)
+  if not label.id then
+    return '', ''
+  end
+  local lane, rule
+  if has_limits then
+    lane, rule = lane_of(message, label.behind)
+  end
+  if is_quarantined and rule and not may_lease(lane, rule) then
+    return nil, 'held'
+  end
+  local mark, due, rest, promoted, was_there = untrack_message(READY_INDEX, label.id,
+    label.message_id, label.unique)
+  untracked = untracked + (was_there and 1 or 0)
+  if mark == '' and is_late(label.skip, due) then
+    mark = LATE
+  end
+  local permit = ''
+  if rule and mark == '' then
+    if not is_quarantined and (rule.is_fair or redis.call('ZSCORE', LANES, lane)
+      or not may_lease(lane, rule)) then
+      hold_message(message, step, label, lane, rest, due)
+      return nil, 'held'
+    end
+    permit = count_limited(lane, rule, label)
+  end
+  mark = lease_or_drop(message, label, mark, due, rest)
+  return mark and promoted, mark and permit .. mark
+end
+
 -- The mark of a message that is already leased to the process.
 local function mark_of(message)
-  local id, its_message_id = read_label(message)
+  local id, its_message_id, _, _, behind = read_label(message)
   local _, value
   if id then
     _, value = find_tracked(LEASED_INDEX, id, its_message_id)
   end
   local mark, _, due = read_tracked(value)
-  return mark_for_process(mark or '', tonumber(due or 0))
+  local lane = read_lane(message, behind)
+  local has_permit = lane and redis.call('ZSCORE', KEYS.permits,
+    permit_member(lane, queue, id, its_message_id))
+  return (has_permit and '~' or '') .. mark_for_process(mark or '', tonumber(due or 0))
 end
 
 -- Reply with the messages that an earlier call has leased. The reply of that call was lost, or the
@@ -207,7 +289,12 @@ local function take_quarantined()
   local item = redis.call('LINDEX', KEYS.quarantined, -1)
   local step, _, start = read_leased(item)
   local message = message_in(item, start or 1)
-  local promoted, its_mark = admit_message(message)
+  local promoted, its_mark = admit_message(message, step, true)
+  if its_mark == 'held' then
+    -- Its limit allows none now. The next look is in a second.
+    redis.call('SET', KEYS.quarantine_turn, '', 'PX', 1000)
+    return false
+  end
   if promoted then
     local field = request_number .. ':1'
     redis.call('HSET', KEYS.leased, field, (step or ARGV[FIRST.steps]) .. '!\n' .. message)
@@ -220,35 +307,138 @@ local function take_quarantined()
   return true
 end
 
-local function take_ready()
-  local place, fields = 0, {}
-  local function write_fields()
-    if #fields > 0 then
-      redis.call('HSET', KEYS.leased, unpack(fields))
-      fields = {}
-    end
+local place, fields = 0, {}
+
+local function write_fields()
+  if #fields > 0 then
+    redis.call('HSET', KEYS.leased, unpack(fields))
+    fields = {}
   end
+end
+
+local function lease_to_process(message, step, promoted, mark)
+  place = place + 1
+  local field = request_number .. ':' .. place
+  fields[#fields + 1] = field
+  fields[#fields + 1] = leased_value(step, message)
+  add_to_reply(field, message, promoted, mark)
+  if #fields >= 1000 then
+    write_fields() -- the stack of Lua has an end
+  end
+end
+
+-- Most messages that a call holds: each takes as long as several that are leased.
+local MOST_HELD = 100
+
+local function take_ready(most)
+  local held = 0
   for i = FIRST.ready_lists, FIRST.ready_lists + list_count - 1 do
-    for _ = 1, math.min(ready[i], limit - place) do
-      if bytes_left <= 0 then
-        break
-      end
+    local step = ARGV[i + (FIRST.steps - FIRST.ready_lists)]
+    local left = math.min(ready[i], most - place)
+    while left > 0 and bytes_left > 0 do
       local message = redis.call('RPOP', KEYS[i])
       take_bytes(#message)
       ready[i] = ready[i] - 1
       ready_count = ready_count - 1
-      local promoted, mark = admit_message(message)
+      local promoted, mark = admit_message(message, step)
       if promoted then
-        place = place + 1
-        local field = request_number .. ':' .. place
-        fields[#fields + 1] = field
-        fields[#fields + 1] = leased_value(ARGV[i + (FIRST.steps - FIRST.ready_lists)], message)
-        add_to_reply(field, message, promoted, mark)
+        lease_to_process(message, step, promoted, mark)
       end
-      if #fields >= 1000 then
-        write_fields() -- the stack of Lua has an end
+      if mark == 'held' and held < MOST_HELD and ready[i] > 0 then
+        held = held + 1
+      else
+        left = left - 1
       end
     end
+  end
+end
+
+local paused_tasks = {}
+
+local function is_paused(task)
+  if paused_tasks[task] == nil then
+    paused_tasks[task] = revision and redis.call('HEXISTS', KEYS.control, 't' .. task) == 1
+  end
+  return paused_tasks[task]
+end
+
+-- Take the first entry of a lane that may go.
+local function take_first(lane, rule)
+  local first, last = lane_range(lane)
+  local member = redis.call('ZRANGEBYLEX', HELD, first, last, 'LIMIT', 0, 1)[1]
+  if not member then
+    redis.call('ZREM', LANES, lane)
+    return
+  end
+  local due, name = string.match(member, '^[^%z]*%z%d+%z(%d+)%z(.*)$')
+  due = tonumber(due)
+  local data = redis.call('HGET', ENTRIES, name)
+  local step, _, task, start = read_record(data)
+  local label = {}
+  if step then
+    take_bytes(#data)
+    label.id, label.message_id, label.skip, label.unique, label.behind = read_label(data, start)
+  end
+  if not label.id or tonumber(redis.call('ZSCORE', DUE, name) or 0) ~= due + PAUSED_OFFSET then
+    -- The entry is gone, or older code has moved it. dispatch/promote.lua handles an unreadable one.
+    redis.call('ZREM', HELD, member)
+    if not label.id then
+      redis.call('ZADD', DUE, 'XX', due, name)
+      plan_look(KEYS.next_due, queue, due, time_us, ARGV.wake_channel)
+    end
+    return
+  end
+  if is_paused(task) then
+    leave_lane(lane, step, due, name)
+    redis.call('ZADD', PAUSED_DUE, 0, task_member(task, due, name))
+    return
+  end
+  local message = message_in(data, start)
+  take_entry(name, due + PAUSED_OFFSET, data)
+  local mark, permit = is_late(label.skip, due) and LATE or '', ''
+  if mark == '' and lane_of(message, start == 1 and label.behind or label.behind - start + 1) then
+    permit = count_limited(lane, rule, label)
+  end
+  mark = lease_or_drop(message, label, mark, due, tracking_text(due, label.unique, task))
+  release_key(label.unique, label.id, label.message_id)
+  from_lanes = from_lanes + 1
+  if mark then
+    lease_to_process(message, step, '', permit .. mark)
+  end
+  redis.call('ZADD', LANES, 'XX', turn_moment(rule, due, time_us), lane)
+end
+
+local function take_held(most)
+  unblock_freed_lanes(queue, time_us)
+  local tries = MOST_HELD
+  while most_limited > 0 and place < most and tries > 0 and bytes_left > 0 do
+    local lane = redis.call('ZRANGEBYSCORE', LANES, '-inf', time_us, 'LIMIT', 0, 1)[1]
+    if not lane then
+      break
+    end
+    tries = tries - 1
+    local rule = limit_of(lane)
+    local moment = moment_of_next(lane, rule, time_us)
+    if moment == time_us then
+      take_first(lane, rule)
+    else
+      redis.call('ZADD', LANES, moment == math.huge and '+inf' or moment, lane)
+      if moment == math.huge then
+        redis.call('ZADD', KEYS.blocked_lanes, 0, lane .. '\0' .. queue)
+      end
+    end
+  end
+end
+
+-- Where lanes may go and messages are ready, both get half of the places.
+local function take_messages()
+  if has_lanes then
+    local share = math.floor((limit + tonumber(request_number) % 2) / 2)
+    take_held(ready_count > 0 and share or limit)
+  end
+  take_ready(limit)
+  if has_lanes then
+    take_held(limit)
   end
   write_fields()
 end
@@ -256,13 +446,15 @@ end
 if tonumber(request_number) <= last_request_number then
   repeat_reply()
 elseif not paused and not take_quarantined() then
-  take_ready()
+  take_messages()
 end
 local pushed_by_others = count_others(TOTALS, waiting_before)
 add_total(TOTALS, 'ready', pushed_by_others + ready_count + quarantined - waiting_before)
 if pushed_by_others > 0 then
   reply[2] = reply[2] .. '+'
 end
+add_total(TOTALS, 'promoted', from_lanes)
+add_total(TOTALS, 'ready', -from_lanes)
 add_total(TOTALS, 'cancelled', dropped['!'] or 0)
 add_total(TOTALS, 'replaced', dropped['!!'] or 0)
 add_total(TOTALS, 'dead:skipped', dropped[LATE] or 0)
@@ -287,6 +479,21 @@ if reply[1] > 0 or waiting then
   wake_consumers(KEYS.wake)
 else
   redis.call('DEL', KEYS.wake)
+end
+if has_limits then
+  forget_old_slots(time_us)
+end
+if has_lanes then
+  local next_moment = next_lane_moment(LANES, time_us)
+  if next_moment then
+    plan_look(KEYS.next_due, queue, next_moment, time_us, ARGV.wake_channel)
+  end
+  if may_lane_go(time_us) and not paused then
+    wake_consumers(KEYS.lanes_wake)
+    reply[1] = reply[1] == 0 and most_limited > 0 and #KEYS - FIRST.ready_lists + 1 or reply[1]
+  else
+    redis.call('DEL', KEYS.lanes_wake)
+  end
 end
 if (in_ready_index > 0 and has_rare or in_ready_index > untracked) and ready_count == 0
   and quarantined == 0 then

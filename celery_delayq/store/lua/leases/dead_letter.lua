@@ -1,13 +1,15 @@
 -- Make a dead letter of a leased message.
 --
--- KEYS     due  entries  tasks  paused_due  unique  duplicate_ids  ready_index  leased_index
---          totals  leased  deliveries  dead  dead_at  queues  history
+-- KEYS     due  entries  tasks  paused_due  held  lanes  unique  duplicate_ids  ready_index
+--          leased_index  totals  leased  deliveries  dead  dead_at  queues  history
+--          next_due  permits  blocked_lanes  freed_lanes
 -- ARGV     field: field of the message
 --          dead_letter_id  reason  queue  layout
 --          details: details in JSON, '' for none
 --          history_size: about how many runs to keep in the history
 --          run_line: the line of its run in the history, '' for none
 --          reason_kind: the kind of reason in the counter's name
+--          wake_channel
 -- Returns  1, or 0 if the message is not leased
 -- Repeat   0
 -- Roles    worker
@@ -17,6 +19,8 @@
 -- @include tracking
 -- @include totals
 -- @include leases/lease
+-- @include dispatch/next_due
+-- @include leases/permits
 -- @include dead_letter
 -- @include history
 
@@ -32,7 +36,7 @@ expect_types(FIRST.deliveries, 'hash', 'hash', 'zset')
 redis.call('ZREM', KEYS.dead_at, '')
 redis.call('HSETNX', KEYS.queues, ARGV.queue, ARGV.layout)
 local message = message_in(value, start or 1)
-forget_tracked(LEASED_INDEX, message)
+end_lease(ARGV.queue, message)
 add_dead_letter(KEYS.dead, KEYS.dead_at, ARGV.dead_letter_id, to_ms(now_us()), 0, ARGV.reason,
   message, ARGV.details)
 if redis.call('EXISTS', KEYS.deliveries) == 1 then

@@ -3,12 +3,14 @@
 -- A message whose processes ended too often may be the cause. The script quarantines it: it is
 -- delivered alone. If its process ends again, the message becomes a dead letter.
 --
--- KEYS     due  entries  tasks  paused_due  unique  duplicate_ids  ready_index  leased_index
---          totals  leased  leases  lease_ends  clock  wake  deliveries  quarantined  dead
---          dead_at  request_numbers  ready_lists…
+-- KEYS     due  entries  tasks  paused_due  held  lanes  unique  duplicate_ids  ready_index
+--          leased_index  totals  leased  leases  lease_ends  clock  wake  deliveries  quarantined  dead
+--          dead_at  request_numbers  next_due  permits  blocked_lanes  freed_lanes
+--          ready_lists…
 -- ARGV     queue  worker_id  most_messages
 --          max_deliveries: most deliveries, 0 for no limit
 --          max_gap_ms: longest gap for which lease time goes on (ms), see include/leases/lease.lua
+--          wake_channel
 --          steps…: the priority steps of ready_lists
 -- Returns  {'1' if the queue has more messages to reclaim, requeued, quarantined, dead_lettered}
 -- Repeat   goes on with the messages that are left
@@ -22,6 +24,8 @@
 -- @include wake
 -- @include dead_letter
 -- @include leases/lease
+-- @include dispatch/next_due
+-- @include leases/permits
 -- @include leases/death_counts
 
 -- Number of messages that are sorted. The last delivered message is pushed first, so that messages
@@ -51,7 +55,7 @@ local function take_back(value)
     return
   end
   local message = message_in(value, start)
-  local fate = count_death(message, mark, most, ARGV.worker_id, KEYS.deliveries, KEYS.dead,
+  local fate = count_death(ARGV.queue, message, mark, most, ARGV.worker_id, KEYS.deliveries, KEYS.dead,
     KEYS.dead_at)
   if fate == 'dead' then
     dead_lettered = dead_lettered + 1

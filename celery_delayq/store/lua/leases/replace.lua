@@ -4,13 +4,14 @@
 -- paused. The process acknowledges the leased message later: until then its field has an empty
 -- value.
 --
--- KEYS     due  entries  tasks  paused_due  unique  duplicate_ids  ready_index  leased_index
---          totals  next_due  queues  wake  ready_list
+-- KEYS     due  entries  tasks  paused_due  held  lanes  unique  duplicate_ids  ready_index
+--          leased_index  totals  next_due  queues  wake  ready_list
 --          message_leased: leased of the process, for the queue of the leased message
 --          message_deliveries: deliveries of that queue
 --          message_leased_index: leased_index of that queue
 --          history
 --          message_totals: totals of that queue
+--          permits  blocked_lanes  freed_lanes
 -- ARGV     queue  layout  wake_channel
 --          id
 --          due_text: due (ms, with '+' from now)
@@ -22,7 +23,8 @@
 --            schedules it
 --          history_size: about how many runs to keep in the history
 --          run_line: the line of the run that is tried again in the history, '' for none
---          leased_head: the beginning of the leased message, up to its label, '' for none
+--          message_queue: queue of the leased message
+--          leased_head: the beginning of the leased message, up to its limit, '' for none
 -- Returns  'scheduled' | 'ready' | 'due' | 'gone' | 'duplicate' | 'superseded'; 'due' changed
 --          nothing; 'gone': the process no longer has the leased message, and the process that has
 --          it schedules its own retry; 'superseded': not stored, since another message has its
@@ -39,6 +41,7 @@
 -- @include unique_policy
 -- @include dispatch/next_due
 -- @include leases/lease
+-- @include leases/permits
 -- @include history
 
 local time_us = now_us()
@@ -71,7 +74,7 @@ if plan.what == 'superseded' and ARGV.when_due == 'keep' then
   -- Without the pause it would have run beside the message that has its key now.
   plan.what = 'beside'
 end
-local its_id, its_message_id, _, its_unique = read_label(ARGV.leased_head)
+local its_id, its_message_id, _, its_unique, behind = read_label(ARGV.leased_head)
 if its_id then
   local _, its_due = untrack_message(KEYS.message_leased_index, its_id, its_message_id, its_unique)
   if ARGV.when_due == 'keep' and its_due > 0 then
@@ -80,6 +83,7 @@ if its_id then
   if has_duplicate_ids() then
     redis.call('ZREM', DUPLICATE_IDS, duplicate_name(its_id, its_message_id))
   end
+  give_back_permit(ARGV.message_queue, ARGV.leased_head, behind, its_id, its_message_id)
 end
 local state, stored = 'superseded', true
 if plan.what == 'superseded' then

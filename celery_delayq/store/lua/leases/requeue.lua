@@ -1,8 +1,10 @@
 -- Put leased messages of a process back into their ready lists, about 1 MB of them.
 --
--- KEYS     due  entries  tasks  paused_due  unique  duplicate_ids  ready_index  leased_index
---          totals  leased  wake  deliveries  dead  dead_at  quarantined  ready_lists…
--- ARGV     run_order: 'first' to run next, 'last' to run after all that is ready
+-- KEYS     due  entries  tasks  paused_due  held  lanes  unique  duplicate_ids  ready_index
+--          leased_index  totals  leased  wake  deliveries  dead  dead_at  quarantined  next_due
+--          permits  blocked_lanes  freed_lanes  ready_lists…
+-- ARGV     queue  wake_channel
+--          run_order: 'first' to run next, 'last' to run after all that is ready
 --          count_as: 'nothing', 'requeued', 'crashed' or 'died'; 'died' if the process ends by an
 --            error of unknown cause
 --          max_crashes: most crashes or deaths, 0 for no limit
@@ -24,6 +26,8 @@
 -- @include wake
 -- @include dead_letter
 -- @include leases/lease
+-- @include dispatch/next_due
+-- @include leases/permits
 -- @include leases/death_counts
 
 local most, lists = tonumber(ARGV.max_crashes), tonumber(ARGV.list_count)
@@ -55,7 +59,7 @@ local function count_redelivery(message)
   end
   if ARGV.count_as == 'crashed' and most > 0 and crashed > most then
     redis.call('HDEL', KEYS.deliveries, digest)
-    forget_tracked(LEASED_INDEX, message)
+    end_lease(ARGV.queue, message)
     add_dead_letter(KEYS.dead, KEYS.dead_at, read_label(message) or digest, to_ms(now_us()), 0,
       string.format('killed its process %d times', crashed), message, ARGV.details)
     return true
@@ -67,13 +71,13 @@ end
 local function put_back(step, mark, message)
   local fate = 'ready'
   if ARGV.count_as == 'died' then
-    fate = count_death(message, mark, most, ARGV.worker_id, KEYS.deliveries, KEYS.dead,
+    fate = count_death(ARGV.queue, message, mark, most, ARGV.worker_id, KEYS.deliveries, KEYS.dead,
       KEYS.dead_at)
     mark = ''
   elseif count_redelivery(message) then
     fate = 'dead'
   else
-    track_requeued(message)
+    track_requeued(ARGV.queue, message)
   end
   if fate == 'dead' then
     dead_lettered = dead_lettered + 1

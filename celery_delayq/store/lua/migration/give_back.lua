@@ -1,7 +1,7 @@
 -- Give scheduled entries back to stock workers: push them to the ready lists as stock messages.
 --
--- KEYS     due  entries  tasks  paused_due  unique  duplicate_ids  ready_index  leased_index
---          totals  next_due  wake  answer  ready_lists…
+-- KEYS     due  entries  tasks  paused_due  held  lanes  unique  duplicate_ids  ready_index
+--          leased_index  totals  next_due  wake  answer  ready_lists…
 -- ARGV     queue
 --          given_back…: for each entry: its name, the score and the record that the caller has
 --            read, the message to push, place of its ready list in KEYS

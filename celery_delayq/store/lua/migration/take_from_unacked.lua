@@ -1,8 +1,8 @@
 -- Move a message of stock workers from kombu's unacked keys into the schedule or, if it is due,
 -- into its ready list.
 --
--- KEYS     due  entries  tasks  paused_due  unique  duplicate_ids  ready_index  leased_index
---          totals  next_due  queues  wake  ready_list  unacked  unacked_index
+-- KEYS     due  entries  tasks  paused_due  held  lanes  unique  duplicate_ids  ready_index
+--          leased_index  totals  next_due  queues  wake  ready_list  unacked  unacked_index
 -- ARGV     queue  layout  wake_channel
 --          id
 --          due_text: due (ms, with '+' from now)

@@ -1,8 +1,8 @@
 -- Schedule ticks of periodic entries. An entry must have the expected state, so only the first
 -- caller schedules a tick.
 --
--- KEYS     due  entries  tasks  paused_due  unique  duplicate_ids  ready_index  leased_index
---          totals  next_due  queues  wake  periodic  periodic_at  ticks
+-- KEYS     due  entries  tasks  paused_due  held  lanes  unique  duplicate_ids  ready_index
+--          leased_index  totals  next_due  queues  wake  lanes_wake  limits  periodic  periodic_at  ticks
 --          ready_lists…: all ready lists, if any message has a unique key
 -- ARGV     queue  layout  wake_channel
 --          periodic_entries…: for each entry: name, expected first line, new first line, when to
@@ -22,13 +22,14 @@
 -- @include wake
 -- @include entry_store
 -- @include unique_policy
+-- @include lanes
 -- @include dispatch/next_due
 -- @include add_batch
 -- @include periodic
 
 local time_us = now_us()
 expect_types(FIRST.periodic, 'hash', 'zset')
-begin_batch(time_us, 0, KEYS.wake, FIRST.ready_lists)
+begin_batch(time_us, 0, FIRST.ready_lists)
 local answers = {}
 local outcomes = {scheduled = 0, overlap = 0, duplicate = 0}
 local OUTCOME = {d = 'duplicate', K = 'overlap', E = 'overlap'}

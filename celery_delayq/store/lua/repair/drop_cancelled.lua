@@ -1,8 +1,8 @@
 -- Rotate a ready list once, and drop cancelled messages. No worker takes from the list meanwhile;
 -- stock workers take from it later.
 --
--- KEYS     due  entries  tasks  paused_due  unique  duplicate_ids  ready_index  leased_index
---          totals  ready_list  turning
+-- KEYS     due  entries  tasks  paused_due  held  lanes  unique  duplicate_ids  ready_index
+--          leased_index  totals  ready_list  turning
 -- ARGV     messages_left: number of messages left to look at, as the earlier call has returned; ''
 --            at first
 --          page_size: how many of them to look at

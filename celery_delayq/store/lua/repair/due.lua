@@ -1,7 +1,7 @@
 -- Look at a batch of the schedule: each member must have a record. A repair makes a dead letter of
 -- a member without a record, as dispatch/promote.lua does at its due.
 --
--- KEYS     due  entries  next_due  dead  dead_at  totals
+-- KEYS     due  entries  next_due  dead  dead_at  totals  lanes
 -- ARGV     queue  cursor
 --          page_size: about how many to look at
 --          repair: '1' to repair
@@ -34,6 +34,6 @@ for i = 1, #page[2], 2 do
   end
 end
 if repair and #found > 0 then
-  plan_next_look(KEYS.next_due, ARGV.queue, KEYS.due)
+  plan_next_look(KEYS.next_due, ARGV.queue, KEYS.due, KEYS.lanes)
 end
 return report(page[1], #page[2] / 2)

@@ -1,11 +1,11 @@
 -- Look at a batch of records: each must be readable, scheduled, and listed in its indexes.
 --
 -- Each record must be in the index by task. A record whose score or name says so must be in
--- PAUSED_DUE or DUPLICATE_IDS. A repair adds missing members. repair/schedule.lua repairs entries
+-- PAUSED_DUE or its lane, or in DUPLICATE_IDS. A repair adds missing members. repair/schedule.lua repairs entries
 -- that are not scheduled, and dispatch/promote.lua makes dead letters of unreadable ones.
 --
--- KEYS     due  entries  tasks  paused_due  unique  duplicate_ids  ready_index  leased_index
---          totals
+-- KEYS     due  entries  tasks  paused_due  held  lanes  unique  duplicate_ids  ready_index
+--          leased_index  totals
 -- ARGV     cursor
 --          page_size: about how many to look at
 --          repair: '1' to repair
@@ -30,8 +30,13 @@ local function add(member)
   return repair and type(redis.pcall('ZADD', TASKS, 0, member)) == 'number'
 end
 
-local function check_paused_due(name, member)
-  if not redis.call('ZSCORE', PAUSED_DUE, member) then
+-- A held entry is in PAUSED_DUE or in its lane. In PAUSED_DUE it becomes due again if its task is
+-- not paused.
+local function check_held(name, member, step, due, data, start)
+  local _, _, _, _, behind = read_label(data, start)
+  local lane = read_lane(data, behind)
+  local is_in_lane = lane and redis.call('ZSCORE', HELD, lane_member(lane, step, due, name))
+  if not is_in_lane and not redis.call('ZSCORE', PAUSED_DUE, member) then
     note_drift('lost_paused_due', name, repair)
     if repair then
       let_pass()
@@ -43,7 +48,7 @@ end
 local cursor, page = scan_hash(ENTRIES, ARGV.cursor, tonumber(ARGV.page_size))
 for i = 1, #page, 2 do
   local name, data = page[i], page[i + 1]
-  local priority, _, task = read_record(data)
+  local priority, _, task, start = read_record(data)
   local due = redis.call('ZSCORE', DUE, name)
   if not priority then
     note_drift('unreadable', name, false)
@@ -56,7 +61,7 @@ for i = 1, #page, 2 do
       note_drift('unindexed', name, add(member))
     end
     if tonumber(due) >= PAUSED_OFFSET then
-      check_paused_due(name, member)
+      check_held(name, member, priority, due_at(due), data, start)
     end
   end
   check_duplicate(name, repair)

@@ -1,7 +1,7 @@
 -- Forget ready messages, since stock workers take them from now on, and drop cancelled ones.
 --
--- KEYS     due  entries  tasks  paused_due  unique  duplicate_ids  ready_index  leased_index
---          totals  ready_lists…
+-- KEYS     due  entries  tasks  paused_due  held  lanes  unique  duplicate_ids  ready_index
+--          leased_index  totals  ready_lists…
 -- ARGV     messages…: for each: its name in READY_INDEX, its value there, the message if it was
 --            cancelled, else ''
 -- Returns  number of messages that were removed from the ready lists

@@ -1,8 +1,8 @@
 -- Check messages that LEASED_INDEX lists and that the caller has not found. A message is gone
 -- unless it has moved meanwhile: the script reads all leased messages at one moment.
 --
--- KEYS     due  entries  tasks  paused_due  unique  duplicate_ids  ready_index  leased_index
---          totals
+-- KEYS     due  entries  tasks  paused_due  held  lanes  unique  duplicate_ids  ready_index
+--          leased_index  totals
 --          leased_of_workers…: leased of each process
 -- ARGV     repair: '1' to repair
 --          most_bytes

@@ -1,7 +1,7 @@
 -- Look at a batch of the index by task: each member must belong to an entry with its task and due.
 -- A repair removes other members. A record that is not scheduled gets back the due of its member.
 --
--- KEYS     due  entries  tasks  next_due
+-- KEYS     due  entries  tasks  next_due  lanes
 -- ARGV     queue  cursor
 --          page_size: about how many to look at
 --          repair: '1' to repair
@@ -10,6 +10,7 @@
 --          repaired, some ids…}}
 -- Repeat   finds what is left
 -- Roles    operator
+-- @include clock
 -- @include types
 -- @include byte_limit
 -- @include record
@@ -29,7 +30,7 @@ local function schedule_again(due, id)
     -- dispatch/promote.lua.
     redis.call('ZREM', KEYS.next_due, '')
     redis.call('ZADD', KEYS.due, due, id)
-    plan_next_look(KEYS.next_due, ARGV.queue, KEYS.due)
+    plan_next_look(KEYS.next_due, ARGV.queue, KEYS.due, KEYS.lanes)
   end
 end
 

@@ -1,8 +1,8 @@
 -- Look at a batch of PAUSED_DUE: the member of a scheduled entry must have its task and its due. A
 -- repair removes a wrong member: dispatch/promote.lua would give the entry the due of the member.
 --
--- KEYS     due  entries  tasks  paused_due  unique  duplicate_ids  ready_index  leased_index
---          totals
+-- KEYS     due  entries  tasks  paused_due  held  lanes  unique  duplicate_ids  ready_index
+--          leased_index  totals
 -- ARGV     cursor
 --          page_size: about how many to look at
 --          repair: '1' to repair

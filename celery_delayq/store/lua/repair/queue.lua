@@ -1,6 +1,7 @@
 -- Look whether a queue is registered and, if it has scheduled entries, is in the next-due index.
 --
 -- KEYS     due  entries  tasks  next_due  queues  leases  quarantined  dead  paused_due  control
+--          lanes
 -- ARGV     queue  layout
 --          repair: '1' to repair
 --          wait_ms: how long the next look may be delayed (ms), after an error
@@ -46,6 +47,8 @@ if redis.call('HEXISTS', KEYS.control, 'q' .. queue) == 0 then
   local first = redis.call('ZRANGE', KEYS.due, 0, 0, 'WITHSCORES')
   local look = tonumber(redis.call('ZSCORE', KEYS.next_due, queue) or nil)
   local next_due = first[2] and tonumber(first[2]) < PAUSED_OFFSET and tonumber(first[2])
+  local lane_moment = next_lane_moment(KEYS.lanes, now_us())
+  next_due = lane_moment and math.min(next_due or lane_moment, lane_moment) or next_due
   if goes_on() then
     next_due = math.min(next_due or now, now)
   end
@@ -54,7 +57,7 @@ if redis.call('HEXISTS', KEYS.control, 'q' .. queue) == 0 then
     note_drift('next_due_late', queue, repair)
   end
   if repair and #found > 0 then
-    plan_next_look(KEYS.next_due, queue, KEYS.due)
+    plan_next_look(KEYS.next_due, queue, KEYS.due, KEYS.lanes)
     if next_due then
       redis.call('ZADD', KEYS.next_due, 'LT', next_due, queue)
     end

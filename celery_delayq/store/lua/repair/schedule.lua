@@ -1,6 +1,6 @@
 -- Put records that are not in the schedule back into it.
 --
--- KEYS     due  entries  tasks  next_due
+-- KEYS     due  entries  tasks  next_due  lanes
 -- ARGV     queue
 --          lost_entries…: for each: id, due (ms, '' for now)
 -- Returns  {0, looked at, {}, then {kind, found, repaired, some ids…}}
@@ -27,5 +27,5 @@ for i = FIRST.lost_entries, #ARGV, 2 do
     note_drift('unscheduled', id, true)
   end
 end
-plan_next_look(KEYS.next_due, ARGV.queue, KEYS.due)
+plan_next_look(KEYS.next_due, ARGV.queue, KEYS.due, KEYS.lanes)
 return report('0', (#ARGV - FIRST.lost_entries + 1) / 2)

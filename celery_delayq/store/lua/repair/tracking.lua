@@ -1,8 +1,8 @@
 -- Look at a batch of ready or leased messages: DUPLICATE_IDS must list a second message with the
 -- same id. A repair adds it.
 --
--- KEYS     due  entries  tasks  paused_due  unique  duplicate_ids  ready_index  leased_index
---          totals
+-- KEYS     due  entries  tasks  paused_due  held  lanes  unique  duplicate_ids  ready_index
+--          leased_index  totals
 -- ARGV     state: 'waiting' or 'running', the messages to look at
 --          cursor
 --          page_size: about how many to look at

@@ -1,7 +1,7 @@
 -- Store messages until they are due. A message that is due becomes ready at once.
 --
--- KEYS     due  entries  tasks  paused_due  unique  duplicate_ids  ready_index  leased_index
---          totals  next_due  queues  wake
+-- KEYS     due  entries  tasks  paused_due  held  lanes  unique  duplicate_ids  ready_index
+--          leased_index  totals  next_due  queues  wake  lanes_wake  limits
 --          ready_lists…: all ready lists, if any message has a unique key
 -- ARGV     queue  layout  wake_channel
 --          max_scheduled: most entries that may be scheduled, 0 for no limit, -1 for retries, which
@@ -24,11 +24,12 @@
 -- @include wake
 -- @include entry_store
 -- @include unique_policy
+-- @include lanes
 -- @include dispatch/next_due
 -- @include add_batch
 
 local time_us = now_us()
-begin_batch(time_us, tonumber(ARGV.max_scheduled), KEYS.wake, FIRST.ready_lists)
+begin_batch(time_us, tonumber(ARGV.max_scheduled), FIRST.ready_lists)
 local states, others, replaced = {}, {}, {}
 for i = FIRST.messages, #ARGV, 5 do
   local due, list = due_of_text(ARGV[i + 1], time_us), KEYS[tonumber(ARGV[i + 2])]

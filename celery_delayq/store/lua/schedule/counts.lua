@@ -1,8 +1,8 @@
 -- Return the number of messages of a queue in each state, at one moment, and the processes with
 -- leases.
 --
--- KEYS     due  entries  tasks  paused_due  unique  duplicate_ids  ready_index  leased_index
---          totals  dead  leases  clock  quarantined  ready_lists…
+-- KEYS     due  entries  tasks  paused_due  held  lanes  unique  duplicate_ids  ready_index
+--          leased_index  totals  dead  leases  clock  quarantined  ready_lists…
 -- ARGV     none
 -- Returns  {'<now (ms)> <scheduled> <overdue> <first due (ms) or -> <dead> <ready> <paused_due>
 --          <earliest due (ms) of the next message of each ready list, or -> <leases not ended>',

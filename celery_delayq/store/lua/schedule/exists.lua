@@ -1,7 +1,7 @@
 -- Return which messages exist, so that the caller does not make them again.
 --
--- KEYS     due  entries  tasks  paused_due  unique  duplicate_ids  ready_index  leased_index
---          totals
+-- KEYS     due  entries  tasks  paused_due  held  lanes  unique  duplicate_ids  ready_index
+--          leased_index  totals
 -- ARGV     ids: each with a NUL behind it
 --          message_ids: each with a NUL behind it
 -- Returns  a code for each: 'd' it is scheduled, ready or leased, '-' it does not exist; the script

@@ -2,8 +2,8 @@
 --
 -- schedule/purge.lua leaves them if very many messages are leased.
 --
--- KEYS     due  entries  tasks  paused_due  unique  duplicate_ids  ready_index  leased_index
---          totals
+-- KEYS     due  entries  tasks  paused_due  held  lanes  unique  duplicate_ids  ready_index
+--          leased_index  totals
 -- ARGV     looks_at: 'keys' or 'names'
 --          cursor
 -- Returns  next cursor

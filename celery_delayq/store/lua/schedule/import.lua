@@ -1,7 +1,7 @@
 -- Store exported messages as schedule/add.lua does. A repeated call gets the same reply.
 --
--- KEYS     due  entries  tasks  paused_due  unique  duplicate_ids  ready_index  leased_index
---          totals  next_due  queues  wake  answer
+-- KEYS     due  entries  tasks  paused_due  held  lanes  unique  duplicate_ids  ready_index
+--          leased_index  totals  next_due  queues  wake  lanes_wake  limits  answer
 --          ready_lists…: all ready lists, if any message has a unique key
 -- ARGV     queue  layout  wake_channel
 --          max_scheduled: most entries that may be scheduled, 0 for no limit
@@ -19,13 +19,14 @@
 -- @include wake
 -- @include entry_store
 -- @include unique_policy
+-- @include lanes
 -- @include dispatch/next_due
 -- @include add_batch
 -- @include idempotent_reply
 
 return answer_once(KEYS.answer, function()
   local time_us = now_us()
-  begin_batch(time_us, tonumber(ARGV.max_scheduled), KEYS.wake, FIRST.ready_lists)
+  begin_batch(time_us, tonumber(ARGV.max_scheduled), FIRST.ready_lists)
   local codes = {}
   for i = FIRST.messages, #ARGV, 5 do
     local list = KEYS[tonumber(ARGV[i + 2])]

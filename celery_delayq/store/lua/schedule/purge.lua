@@ -1,8 +1,8 @@
 -- Delete all scheduled, ready and quarantined messages of a queue. Its dead letters and its leased
 -- messages stay.
 --
--- KEYS     due  entries  tasks  paused_due  unique  duplicate_ids  ready_index  leased_index
---          totals  next_due  queues  wake  quarantined  deliveries  pace  dead  leases
+-- KEYS     due  entries  tasks  paused_due  held  lanes  unique  duplicate_ids  ready_index
+--          leased_index  totals  next_due  queues  wake  quarantined  deliveries  pace  dead  leases
 --          ready_lists…
 -- ARGV     queue
 --          queue_deleted: '1' when the queue itself was deleted
@@ -42,7 +42,7 @@ for i = 1, #running, 2 do
   end
 end
 redis.call(
-  'UNLINK', DUE, ENTRIES, TASKS, PAUSED_DUE, READY_INDEX, KEYS.wake, KEYS.quarantined, KEYS.pace,
+  'UNLINK', DUE, ENTRIES, TASKS, PAUSED_DUE, HELD, LANES, READY_INDEX, KEYS.wake, KEYS.quarantined, KEYS.pace,
     unpack(lists))
 if count_to_read then
   redis.call('UNLINK', UNIQUE, DUPLICATE_IDS)

@@ -1,9 +1,10 @@
 -- The next-due index has the time of the next look at each queue. This is the due of its earliest
 -- entry. It is later after an error, and if a limit holds back entries that are due.
 --
--- Defines  next_due_head  hint_look  plan_look  register_due  plan_next_look
+-- Defines  next_due_head  hint_look  plan_look  register_due  next_lane_moment  plan_next_look
 --            plan_look_after_removal
 -- Expects  record: PAUSED_OFFSET
+--          clock: now_us
 
 -- {now (µs), queue, due (ms)} of the first queue to look at. Skips queues that are named in ARGV
 -- from 'first' on. The queue is '' if there is none.
@@ -47,19 +48,32 @@ local function register_due(next_due, queues, queue, layout, due, now, channel)
   plan_look(next_due, queue, due, now, channel)
 end
 
--- Plan the next look at a queue by the earliest entry in its schedule. An entry that is paused and
--- due needs no look.
-local function plan_next_look(next_due, queue, due_key)
+-- The next time (ms) at which a lane may go that may not go now; nil for none. See
+-- include/lanes.lua.
+local function next_lane_moment(lanes, time_us)
+  local moment = redis.call('ZRANGEBYSCORE', lanes, '(' .. string.format('%.0f', time_us), '(+inf',
+    'WITHSCORES', 'LIMIT', 0, 1)[2]
+  return moment and math.ceil(tonumber(moment) / 1000)
+end
+
+-- Plan the next look at a queue by the earliest entry in its schedule, and by its lanes. An entry
+-- that is held needs no look itself.
+local function plan_next_look(next_due, queue, due_key, lanes)
   local first = redis.call('ZRANGE', due_key, 0, 0, 'WITHSCORES')
-  if first[2] and tonumber(first[2]) < PAUSED_OFFSET then
-    redis.call('ZADD', next_due, first[2], queue)
+  local look = first[2] and tonumber(first[2]) < PAUSED_OFFSET and first[2]
+  if lanes then
+    local moment = next_lane_moment(lanes, now_us())
+    look = moment and math.min(moment, look and tonumber(look) or moment) or look
+  end
+  if look then
+    redis.call('ZADD', next_due, look, queue)
   else
     redis.call('ZREM', next_due, queue)
   end
 end
 
--- Plan the next look when entries have left the schedule. If an entry is paused and due, the
--- planned look stays: it may have been planned when the task of the entry was resumed.
+-- Plan the next look when entries have left the schedule. If an entry is held, the planned look
+-- stays: it may have been planned when the task of the entry was resumed, or for its lane.
 local function plan_look_after_removal(next_due, queue, due_key)
   local last = redis.call('ZRANGE', due_key, -1, -1, 'WITHSCORES')
   if tonumber(last[2] or 0) < PAUSED_OFFSET then

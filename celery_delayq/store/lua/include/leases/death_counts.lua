@@ -2,7 +2,7 @@
 --
 -- Defines  read_deliveries  write_deliveries  count_death
 -- Expects  clock: to_ms  now_us
---          tracking: forget_tracked  LEASED_INDEX  track_requeued
+--          leases/permits: end_lease  track_requeued
 --          dead_letter: add_dead_letter
 --          record: read_label
 
@@ -23,13 +23,13 @@ end
 -- 1st to 4th end    'ready'
 -- 5th end           'quarantined': the message will be delivered alone
 -- each later end    'quarantined' if the process had other messages too, else 'dead'
-local function count_death(message, mark, most, worker_id, deliveries, dead, dead_at)
+local function count_death(queue, message, mark, most, worker_id, deliveries, dead, dead_at)
   local digest = redis.sha1hex(message)
   local reclaimed, crashed, requeued = read_deliveries(redis.call('HGET', deliveries, digest))
   reclaimed = reclaimed + 1
   if most > 0 and reclaimed > most and mark == '!' then
     redis.call('HDEL', deliveries, digest)
-    forget_tracked(LEASED_INDEX, message)
+    end_lease(queue, message)
     add_dead_letter(dead, dead_at, read_label(message) or digest, to_ms(now_us()), 0,
       string.format('its worker died %d times, the last time with no other message', reclaimed),
         message,
@@ -37,7 +37,7 @@ local function count_death(message, mark, most, worker_id, deliveries, dead, dea
         reclaimed + crashed + requeued))
     return 'dead'
   end
-  track_requeued(message)
+  track_requeued(queue, message)
   write_deliveries(deliveries, digest, reclaimed, crashed, requeued)
   return most > 0 and reclaimed >= most and 'quarantined' or 'ready'
 end

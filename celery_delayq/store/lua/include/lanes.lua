@@ -1,0 +1,65 @@
+-- Lanes: where due entries of tasks with a limit wait.
+--
+-- A lane is all tasks with one limit and one key. Its name is "<limit>:<key>". HELD has the entries
+-- of all lanes of a queue: include/tracking.lua has the form of a member. LANES has, for each lane
+-- with entries, the time (µs) at which leases/acquire.lua tries to take its first entry: a time in
+-- the past if this may succeed now, 'inf' while the lane waits for a permit.
+--
+-- LIMITS has the definitions: field 'c' and the name of the limit for what the code says, 'o' and
+-- the name for what people have set, which counts more. A definition is "<µs between two messages,
+-- 0 for no rate> <burst> <concurrency, 0 for none> <1 if lanes take turns, else 0>". A limit
+-- without a definition limits nothing.
+--
+-- Defines  limit_of  turn_moment  hold_entry  lane_to_wait_in  may_lane_go
+-- Expects  KEYS.limits
+--          types: read_typed
+--          record: PAUSED_OFFSET  read_lane
+--          tracking: DUE  HELD  LANES  lane_member
+
+local limits_read, turns = {}, 0
+
+-- The limit of a lane, nil if there is none.
+local function limit_of(lane)
+  local name = string.match(lane, '^[^:]*')
+  local limit = limits_read[name]
+  if limit == nil then
+    local set, of_code = unpack(read_typed('hash', 'HMGET', KEYS.limits, 'o' .. name, 'c' .. name))
+    local interval, burst, concurrency, fair = string.match(set or of_code or '',
+      '^(%d+%.?%d*) (%d+) (%d+) ([01])$')
+    limit = interval ~= nil and {
+      interval = tonumber(interval), burst = tonumber(burst), concurrency = tonumber(concurrency),
+      is_fair = fair == '1'}
+    limits_read[name] = limit
+  end
+  return limit or nil
+end
+
+-- The moment in LANES of a lane that may go. If lanes take turns, the lane comes behind all others;
+-- else behind those with entries that were due earlier.
+local function turn_moment(limit, due, time_us)
+  turns = turns + 1
+  -- A little in the past, so that a call deals several turns.
+  return limit and limit.is_fair and time_us - 1000 + turns or math.min(due * 1000, time_us)
+end
+
+-- Hold an entry that is due in its lane. Returns whether the lane may go now.
+local function hold_entry(name, step, due, lane, time_us)
+  redis.call('ZADD', DUE, due + PAUSED_OFFSET, name)
+  redis.call('ZADD', HELD, 0, lane_member(lane, step, due, name))
+  return redis.call('ZADD', LANES, 'NX', turn_moment(limit_of(lane), due, time_us), lane) == 1
+end
+
+-- The lane in which a message has to wait; nil for none. A message without turns goes past its lane
+-- if the lane is empty: leases/acquire.lua holds it if its limit allows none.
+local function lane_to_wait_in(message, behind)
+  local lane = read_lane(message, behind)
+  local limit = lane and limit_of(lane)
+  if limit and (limit.is_fair or redis.call('ZSCORE', LANES, lane)) then
+    return lane
+  end
+end
+
+-- Whether any lane may go now.
+local function may_lane_go(time_us)
+  return redis.call('ZCOUNT', LANES, '-inf', time_us) > 0
+end
