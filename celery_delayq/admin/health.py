@@ -12,7 +12,7 @@ from kombu.exceptions import OperationalError
 
 from celery_delayq.errors import BrokerBlocked, ConfigError, DelayQError, NotAllowed, NotSupported
 from celery_delayq.store.error_text import BROKER_ERRORS, broker_address, describe_error
-from celery_delayq.store.server_checks import check_layout, check_writable
+from celery_delayq.store.server.checks import check_layout, check_writable
 from celery_delayq.transport.amqp.channel import Channel as RabbitMQChannel
 from celery_delayq.transport.amqp.messages import Routed
 from celery_delayq.utils.deadline import NotInTime, begin

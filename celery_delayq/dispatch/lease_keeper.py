@@ -173,6 +173,8 @@ class LeaseKeeper:
         self._open_requests: dict[str, tuple[str, float]] = {}
         #: Tags of quarantined messages. No other message runs beside them.
         self._quarantined_tags: set[str] = set()
+        #: Tags of messages that have a permit of a limit.
+        self._limited_tags: set[str] = set()
         self._quarantine_room = QuarantineRoom()
         #: By queue: fields that Redis has under this worker id and this process does not know.
         self._unknown_fields: dict[str, set[str]] = {}
@@ -203,15 +205,26 @@ class LeaseKeeper:
         return request_number
 
     def note_leased(
-        self, queue: str, request_number: str, fields: Iterable[str], *, alone: bool = False
+        self,
+        queue: str,
+        request_number: str,
+        fields: Iterable[str],
+        *,
+        alone: bool = False,
+        limited: Iterable[str] = (),
     ) -> list[str]:
-        """Note the messages that a request has leased; return their delivery tags."""
+        """Note the messages that a request has leased; return their delivery tags.
+
+        *limited* are the fields of messages that have a permit of a limit.
+        """
         tags = [f"{self.worker_id}:{field}" for field in fields]
         _, since = self._open_requests.pop(request_number, (queue, time.monotonic()))
         for tag in tags:
             self.leased[tag] = LeasedMessage(queue, since)
         if alone:
             self._quarantined_tags.update(tags)
+        if limited:
+            self._limited_tags.update([f"{self.worker_id}:{field}" for field in limited])
         return tags
 
     def note_handed_out(self, tag: str, message: Any) -> bool:
@@ -261,6 +274,7 @@ class LeaseKeeper:
 
     def _pop(self, tag: str) -> LeasedMessage | None:
         self._quarantined_tags.discard(tag)
+        self._limited_tags.discard(tag)
         return self.leased.pop(tag, None)
 
     def requeue_idle(self, tags: Iterable[str]) -> None:
@@ -291,6 +305,11 @@ class LeaseKeeper:
         return requests
 
     # -- whether consumers may ask for messages
+
+    @property
+    def limited(self) -> int:
+        """The number of leased messages that have a permit of a limit."""
+        return len(self._limited_tags)
 
     @property
     def busy(self) -> int:

@@ -78,6 +78,12 @@ def is_here() -> bool:
     return _worker() is not None
 
 
+def slots() -> int:
+    """Return how many tasks this process can run at a time; 1 if it is no worker."""
+    pool = getattr(_worker(), "pool", None)
+    return 1 if pool is None else max(1, int(pool.num_processes))
+
+
 def ends_by_error() -> bool:
     """Return whether the worker ends by an error other than a lost connection.
 

@@ -86,6 +86,8 @@ class AcquireReply(NamedTuple):
         By field: the reason for which the message does not run.
     limited : Set[str]
         The fields of messages that have a permit of a limit.
+    has_limits : bool
+        Whether limits are defined.
     """
 
     first_list: int
@@ -97,6 +99,7 @@ class AcquireReply(NamedTuple):
     others: bool = False
     marks: Mapping[str, Mark] = MappingProxyType({})
     limited: Set[str] = frozenset()
+    has_limits: bool = False
 
     def about(self, field: str) -> tuple[int | None, Mark | None]:
         """Return when a message became ready, and why it does not run; each may be None."""
@@ -142,9 +145,10 @@ class AcquireReply(NamedTuple):
             list(zip(names, messages, before, strict=True)),
             int(revision),
             promoted,
-            how.endswith(b"+"),
+            b"+" in how,
             marks,
             limited,
+            b"~" in how,
         )
 
 

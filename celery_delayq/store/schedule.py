@@ -34,6 +34,7 @@ from celery_delayq.store.scripting.replies import (
     read_time,
 )
 from celery_delayq.store.scripting.runner import Part, ScriptRunner
+from celery_delayq.store.task_limits import LimitStore
 
 logger = logging.getLogger(__name__)
 
@@ -56,6 +57,7 @@ class Store(ScriptRunner):
     """
 
     leases = Part(LeaseStore)
+    task_limits = Part(LimitStore)
     control = Part(ControlStore)
     dead_letters = Part(DeadLetterStore)
     history = Part(HistoryStore)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from celery_delayq.errors import BrokerTimeout, BrokerUnavailable, ConfigError, NotSupported
 from celery_delayq.store.schedule import Store
-from celery_delayq.store.server_checks import check_layout
+from celery_delayq.store.server.checks import check_layout
 from celery_delayq.store.stores import Stores
 from celery_delayq.utils import native_threads
 

@@ -356,6 +356,8 @@ class Consumer:
         me, lease, others = keeper.worker_id, keeper.lease, keeper.leases_beside
         # Acknowledgements first: they may make room for a quarantined message.
         calls = keeper.acks.calls(self._store, self._riding_acks)
+        # Rounded up: each queue needs at least one, and takes turns in coming first.
+        limited = -(-self._prefetch.free_slots // len(self._requests))
         calls += [
             leases.acquire_call(
                 share.queue,
@@ -366,10 +368,17 @@ class Consumer:
                 share.lists,
                 others=others,
                 reports=self.serves_worker,
+                limited=limited,
             )
             for share, number in self._requests
         ]
         return calls
+
+    @property
+    def limited(self) -> int:
+        """Number of leased messages of tasks with a limit."""
+        keeper = getattr(self, "keeper", None)
+        return 0 if keeper is None else keeper.limited
 
     def _packed(self, calls: Sequence[Call]) -> bytes:
         """Return calls packed, with their sources if the server may not have them."""
@@ -383,7 +392,7 @@ class Consumer:
         leased, popped = self._queues_in_turn()
         look = self._filled_call = FilledQueuesCall()
         for queue in self._fair_share.find_empty(leased):
-            look.add(queue, self.idle.wake_list(queue))
+            look.add(queue, *self.idle.wake_lists(queue))
         if len(leased) > 1:
             for queue, lists in self._fair_share.find_less_urgent(leased):
                 look.add(queue, *self.idle.ready_lists(queue)[:lists])
@@ -557,13 +566,16 @@ class Consumer:
     def _note_leased(self, queue: str, request_number: str, reply: AcquireReply) -> list[Taken]:
         """Note the messages of a reply as leased, and return them."""
         self._fair_share.note_first_list(queue, reply.first_list)
+        self.idle.has_lanes = reply.has_limits
         if reply.messages:
             self.idle.note_messages(from_others=reply.others)
         if reply.must_make_room:
             self.keeper.make_room()
             self._fair_share.serve_alone(queue)
         fields = [field for field, _, _ in reply.messages]
-        tags = self.keeper.note_leased(queue, request_number, fields, alone=reply.alone)
+        tags = self.keeper.note_leased(
+            queue, request_number, fields, alone=reply.alone, limited=reply.limited
+        )
         return [
             Taken(queue, tag, message, deliveries, *reply.about(field))
             for tag, (field, message, deliveries) in zip(tags, reply.messages, strict=True)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Sequence
+from itertools import chain
 
 from celery_delayq.settings import Settings
 from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting.calls import pack_arg, pack_command
-from celery_delayq.store.server_checks import closes_idle_after
+from celery_delayq.store.server.checks import closes_idle_after
 from celery_delayq.transport.requests import FilledQueuesCall
 
 #: Seconds for which a consumer waits while the fleet looks at the ready lists.
@@ -65,14 +66,16 @@ class IdleWait:
         self._stock_push_at = float("-inf")
         #: The queue of each wake list; ``""`` for the list that only ends the wait.
         self._queue_by_list: dict[str, str] = {}
-        #: By queue: its wake list and its ready lists, packed once for hundreds of queues.
-        self._wake_lists: dict[str, bytes] = {}
+        #: By queue: its wake lists and its ready lists, packed once for hundreds of queues.
+        self._wake_lists: dict[str, list[bytes]] = {}
         self._ready_lists: dict[str, list[bytes]] = {}
         self._interrupt = secrets.token_hex(6)
         #: Seconds after which Redis closes an idle connection; None where Redis does not tell.
         self._idle_close_seconds: float | None = None
         #: Seconds of the current wait; 0 where it was ended.
         self.wait_seconds = 0.0
+        #: Whether tasks may wait in lanes of limits.
+        self.has_lanes = False
 
     def ask_server(self) -> None:
         """Ask Redis, before the first wait, after how long it closes an idle connection."""
@@ -120,14 +123,17 @@ class IdleWait:
             self._ready_lists[queue] = [*map(pack_arg, lists)]
         return self._ready_lists[queue]
 
-    def wake_list(self, queue: str) -> bytes:
-        """Return the packed wake list of a queue."""
+    def wake_lists(self, queue: str) -> list[bytes]:
+        """Return the packed wake lists of a queue: one, or two where tasks may wait in lanes."""
         if queue not in self._wake_lists:
             keys = self._store.keys
-            key = keys.queue(queue).wake if queue else keys.interrupt(self._interrupt)
-            self._queue_by_list[key] = queue
-            self._wake_lists[queue] = pack_arg(key)
-        return self._wake_lists[queue]
+            of_queue = keys.queue(queue)
+            lists = (
+                [of_queue.wake, of_queue.lanes_wake] if queue else [keys.interrupt(self._interrupt)]
+            )
+            self._queue_by_list.update(dict.fromkeys(lists, queue))
+            self._wake_lists[queue] = [*map(pack_arg, lists)]
+        return self._wake_lists[queue] if self.has_lanes else self._wake_lists[queue][:1]
 
     def wait(self, leased: Sequence[str], popped: Sequence[str], *, briefly: bool) -> bytes | None:
         """Return the BRPOP on the wake lists of *leased* queues and the lists *popped*.
@@ -137,13 +143,13 @@ class IdleWait:
         """
         if not (leased or popped):
             return None
-        lists = [*map(self.wake_list, leased)]
+        lists = [*chain.from_iterable(map(self.wake_lists, leased))]
         timeout = self._settings.block_timeout
         # Redis may close an idle connection together with the element that it popped. A lost
         # element of a wake list only delays messages; an element of *popped* is a message.
         loses_none = self._idle_close_seconds is not None or not popped
         if leased and not briefly and loses_none and self._may_be_long():
-            lists.append(self.wake_list(""))
+            lists += self.wake_lists("")
             # A wait must end before kombu takes the connection for dead.
             health = self._health_check_interval or 2 * LONG_WAIT_SECONDS
             timeout = max(timeout, min(LONG_WAIT_SECONDS, 0.6 * health))

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
 
+from celery_delayq.integration import worker
 from celery_delayq.transport.fair_share import MESSAGES_PER_QUEUE
 
 
@@ -15,6 +16,11 @@ class HasFetched(Protocol):
     @property
     def fetched(self) -> int:
         """Number of requested and leased messages that are not handed out."""
+        ...
+
+    @property
+    def limited(self) -> int:
+        """Number of leased messages of tasks with a limit."""
         ...
 
 
@@ -50,6 +56,19 @@ class Prefetch:
         return "can_consume" in vars(self._qos)
 
     @property
+    def free_slots(self) -> int:
+        """How many more messages of tasks with a limit may be leased.
+
+        A process leases no more of them than it can run at a time: each has a permit, which other
+        processes could use.
+        """
+        return max(0, worker.slots() - self._limited)
+
+    @property
+    def _limited(self) -> int:
+        return sum([each.limited for each in self._consumers])
+
+    @property
     def half(self) -> int:
         """Half of the messages that may be handed out at a time, 0 without a limit."""
         return int(self._qos.prefetch_count // 2)
@@ -62,6 +81,8 @@ class Prefetch:
         unlimited : int
             The number to request at once where there is no limit.
         """
+        if self._limited and not self.free_slots:
+            return 0  # no message could begin before one of these ends
         if self.asks_singly:
             return 0 if self._fetched else int(self._qos.can_consume())
         credit: int | None = self._qos.can_consume_max_estimate()

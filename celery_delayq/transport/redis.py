@@ -16,8 +16,8 @@ from celery_delayq.integration import worker
 from celery_delayq.integration.install import TRANSPORT
 from celery_delayq.integration.replace import make
 from celery_delayq.settings import ON_RABBITMQ
-from celery_delayq.store import server_checks
 from celery_delayq.store.scripting.errors import translate_errors
+from celery_delayq.store.server import checks
 from celery_delayq.transport import url
 from celery_delayq.transport.channel import Channel as RedisChannel
 from celery_delayq.transport.channel import SentinelChannel
@@ -81,14 +81,14 @@ class Transport(url.UrlTransport, stock.Transport):
                 raise
             raise NotAllowed(f"{self.as_uri('')}: {exc}") from exc
         except ResponseError as exc:
-            server_checks.check_refusal(exc)
+            checks.check_refusal(exc)
             raise
         self.check_server(self._avail_channels[0].store.client)
         return connection
 
     def check_server(self, client: Any) -> None:
         """Refuse a server without the features that scripts need."""
-        server_checks.check_server(client)
+        checks.check_server(client)
 
     def fleet_looks(self, database_id: str) -> bool:
         """Return whether the fleet looks at the ready lists of a database for its consumers."""
@@ -99,8 +99,8 @@ class Transport(url.UrlTransport, stock.Transport):
         """Promote due entries while *channel* consumes."""
         self._dispatching.add(channel)
         if channel.database_id not in self._dispatchers and self.settings.dispatch:
-            server_checks.check_layout(channel.store.client, channel.store.keys)
-            server_checks.warn_of_settings(channel.store.client)
+            checks.check_layout(channel.store.client, channel.store.keys)
+            checks.warn_of_settings(channel.store.client)
             dispatcher = Dispatcher(
                 channel.new_store(),
                 self.settings,

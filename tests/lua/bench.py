@@ -88,14 +88,18 @@ def labelled(
     relative: bool = False,
     priority: int = 0,
     task: str = "tasks.t",
+    lane: str = "",
+    expires: int = 0,
 ) -> Entry:
     """Return an entry with a label; *unique* is a scope (``s`` or ``d``) and a key.
 
-    Without a *policy* the entry replaces the owner of the key.
+    Without a *policy* the entry replaces the owner of the key. *lane* is the lane of its limit;
+    *expires* is in ms since 1970, 0 for never.
     """
     message_id = message_id or f"n-{quote(id)}"
     label = f"{quote(entry_id(id))} {message_id} {skip_after} {unique}"
-    body = b'{"properties": {"delayq": {"label": "%b"}}}' % label.encode()
+    mark = f', "limit": "{lane} {expires}"' if lane else ""
+    body = b'{"properties": {"delayq": {"label": "%b"%b}}}' % (label.encode(), mark.encode())
     record = Record(priority, message_id, task, body)
     if unique != "-":
         policy = policy or "r 0 0"
@@ -263,10 +267,27 @@ class Bench(Store):
         others: int = 0,
         queue: str = QUEUE,
         reports: bool = False,
+        limited: int = 10,
     ) -> AcquireReply:
         """Lease messages by a request; with *reports* also messages that do not run."""
-        call = self.leases.acquire_call(queue, who, LEASE, number, limit, lists, others, reports)
+        call = self.leases.acquire_call(
+            queue, who, LEASE, number, limit, lists, others, reports, limited
+        )
         return AcquireReply.read(self.run(call))._replace(others=False)
+
+    def define_limit(
+        self,
+        name: str = "api",
+        *,
+        interval_us: float = 0,
+        burst: int = 1,
+        concurrency: int = 0,
+        fair: bool = False,
+        by: str = "c",
+    ) -> None:
+        """Define a limit as the code does, or as people do (*by* ``o``)."""
+        text = f"{interval_us} {burst} {concurrency} {int(fair)}"
+        self.client.hset(self.keys.limits, by + name, text)
 
     def hold(
         self, *messages: bytes, step: int = 0, who: str = "me", number: str = "1"

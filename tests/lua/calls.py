@@ -23,6 +23,10 @@ SCRIPT_CALLS: Calls = {
         [[b"7", b"7", 0]],
     ),
     "dispatch/wake_ready": (lambda s: s.run(s.wake_ready_call("q", Layout())), 1),
+    "limits/try_lanes": (
+        lambda s: s.run_steps(s.task_limits.try_lanes_steps("q", "api")),
+        b"",
+    ),
     "dispatch/resign": (lambda s: s.resign("me"), 1),
     "scan/hash_scan": (lambda s: [*s.scan.fields("{q}:dead")], [b"0", b"2 3", b"idone"]),
     "scan/hash_values": (lambda s: s.scan.values("{q}:dead", [b"id"]), [b"3", b"one"]),

@@ -62,11 +62,15 @@ SHOWN_OR_BRIEF = {
     "readers score": "after a jump forward by an hour what is moved may be read twice",
     "moved score": "later than when each reading began, whatever the clock says",
     "moved expires": "as for readers",
+    "slots score": "set back: a lane waits for one burst at most; forward: for none",
+    "lanes score": "a lane is tried too early, or at the next look at its queue",
     "worker_id expires": "fsck alone asks whether a worker id lives",
 }
 
 #: Places without times.
 WITHOUT_TIME = {
+    *("held score", "permits score", "blocked_lanes score", "freed_lanes score"),
+    "limits *",
     *("tasks score", "paused_due score", "duplicate_ids score", "duplicate_ids item"),
     *("entries *", "leased *", "queues *", "request_numbers *", "deliveries *", "totals *"),
     *("pace below", "pace unpaused", "control revision", "clock cursor"),

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from celery_delayq.admin.doctor import round_trip
 from celery_delayq.admin.doctor.finding import FAULT, WARNING, Finding, fault, warning
 from celery_delayq.admin.doctor.subject import OnRedis
-from celery_delayq.store.server_checks import EVICTION_TEXT, evicts
+from celery_delayq.store.server.checks import EVICTION_TEXT, evicts
 
 #: Largest difference of two clocks, in seconds.
 MAX_CLOCK_SKEW_SECONDS = 1.0

@@ -9,11 +9,11 @@ from kombu import Connection
 
 from celery_delayq.dispatch.promotion_loop import PromotionLoop
 from celery_delayq.integration.broker_urls import CLUSTER_SCHEMES
-from celery_delayq.store import server_checks
 from celery_delayq.store.cluster.nodes import Nodes
 from celery_delayq.store.cluster.slots import Address
 from celery_delayq.store.cluster.stores import check_number
 from celery_delayq.store.scripting.errors import translate_errors
+from celery_delayq.store.server import checks
 from celery_delayq.transport import url
 from celery_delayq.transport.cluster.channel import ClusterChannel
 from celery_delayq.transport.cluster.poller import ClusterPoller
@@ -84,7 +84,7 @@ class ClusterTransport(Transport):
         be away.
         """
         with translate_errors(), self.nodes.briefly(None) as client:
-            server_checks.check_server(client, in_cluster=True)
+            checks.check_server(client, in_cluster=True)
 
     def register_with_event_loop(self, connection: Any, loop: Any) -> None:
         """Let the event loop poll the connections."""

@@ -9,7 +9,7 @@ import pytest
 from redis import Redis
 
 from celery_delayq.embedded import EmbeddedRedis
-from celery_delayq.store.server_checks import closes_idle_after
+from celery_delayq.store.server.checks import closes_idle_after
 from celery_delayq.testing import wait_until
 from tests.integration.conftest import MakeApp
 from tests.support.scene import StartWorker, start_worker

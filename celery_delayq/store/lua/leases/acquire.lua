@@ -25,7 +25,7 @@
 --          1  the place of the first ready list that is not empty, 0 for none
 --          2  '1' if the message is delivered alone; '2' if the process must acknowledge or requeue
 --             all its messages before it takes another one; else '0'. A '+' follows if stock
---             producers have pushed messages
+--             producers have pushed messages, a '~' if there are limits
 --          3  the revision of pauses and revokes. Then for each message a space and its field:
 --             '<request_number>:<place>[~][<mark>[<ms late>]][@<when ready, ms>]'; '~': the task
 --             has a limit (include/tracking.lua has the marks)
@@ -335,7 +335,7 @@ local function take_ready(most)
   for i = FIRST.ready_lists, FIRST.ready_lists + list_count - 1 do
     local step = ARGV[i + (FIRST.steps - FIRST.ready_lists)]
     local left = math.min(ready[i], most - place)
-    while left > 0 and bytes_left > 0 do
+    while left > 0 and ready[i] > 0 and bytes_left > 0 do
       local message = redis.call('RPOP', KEYS[i])
       take_bytes(#message)
       ready[i] = ready[i] - 1
@@ -344,7 +344,7 @@ local function take_ready(most)
       if promoted then
         lease_to_process(message, step, promoted, mark)
       end
-      if mark == 'held' and held < MOST_HELD and ready[i] > 0 then
+      if mark == 'held' and held < MOST_HELD then
         held = held + 1
       else
         left = left - 1
@@ -452,6 +452,9 @@ local pushed_by_others = count_others(TOTALS, waiting_before)
 add_total(TOTALS, 'ready', pushed_by_others + ready_count + quarantined - waiting_before)
 if pushed_by_others > 0 then
   reply[2] = reply[2] .. '+'
+end
+if has_limits or has_lanes then
+  reply[2] = reply[2] .. '~'
 end
 add_total(TOTALS, 'promoted', from_lanes)
 add_total(TOTALS, 'ready', -from_lanes)

@@ -6,7 +6,8 @@
 -- A lane that waits for a permit is in BLOCKED_LANES: "<lane> NUL <queue>". When a permit comes
 -- back, FREED_LANES gets "<queue> NUL <lane>", and the queue a look.
 --
--- Defines  permit_member  used_until  moment_of_next  take_permit  give_back_permit  end_lease
+-- Defines  permit_member  used_until  moment_of_next  take_permit  free_permit
+--            give_back_permit  end_lease
 --            track_requeued  unblock_freed_lanes  forget_old_slots
 -- Expects  KEYS.permits  KEYS.slots  KEYS.blocked_lanes  KEYS.freed_lanes  KEYS.next_due
 --            ARGV.wake_channel
@@ -57,11 +58,9 @@ local function take_permit(lane, limit, queue, id, message_id, time_us)
   end
 end
 
--- Give back the permit of a message whose lease has ended. Queues whose lanes wait for it get a look.
-local function give_back_permit(queue, message, behind, id, message_id)
-  local lane = read_lane(message, behind)
-  if not lane
-    or redis.call('ZREM', KEYS.permits, permit_member(lane, queue, id, message_id)) == 0 then
+-- Remove a permit. Queues whose lanes wait for it get a look.
+local function free_permit(lane, permit)
+  if redis.call('ZREM', KEYS.permits, permit) == 0 then
     return
   end
   local first, last = lane_range(lane)
@@ -71,6 +70,14 @@ local function give_back_permit(queue, message, behind, id, message_id)
     redis.call('ZREM', KEYS.blocked_lanes, member)
     redis.call('ZADD', KEYS.freed_lanes, 0, waiting .. '\0' .. lane)
     plan_look(KEYS.next_due, waiting, to_ms(time_us), time_us, ARGV.wake_channel)
+  end
+end
+
+-- Give back the permit of a message whose lease has ended.
+local function give_back_permit(queue, message, behind, id, message_id)
+  local lane = read_lane(message, behind)
+  if lane then
+    free_permit(lane, permit_member(lane, queue, id, message_id))
   end
 end
 

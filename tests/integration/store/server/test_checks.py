@@ -12,7 +12,7 @@ from redis.exceptions import ResponseError
 from celery_delayq import DelayQ
 from celery_delayq.embedded import EmbeddedRedis
 from celery_delayq.errors import ConfigError, EarlierLayout, UnsupportedServer
-from celery_delayq.store.server_checks import check_refusal, check_server
+from celery_delayq.store.server.checks import check_refusal, check_server
 from celery_delayq.testing import wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.integration.conftest import MakeApp

@@ -1,0 +1,1 @@
+"""What a Redis server offers, and what an account may do there."""

@@ -1,0 +1,183 @@
+"""Limits: which messages of lanes are leased, in what order, and when."""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import Any
+
+import pytest
+
+from celery_delayq.store.leases import AcquireReply
+from tests.lua.bench import FAR, Bench, labelled
+
+#: µs of an interval that does not pass in a test.
+HOUR = 3_600_000_000
+
+
+def ids(acquired: AcquireReply) -> list[str]:
+    """Return the ids of leased messages, in their order."""
+    return [
+        message.split(b'"label": "')[1].split(b" ")[0].decode()
+        for _, message, _ in acquired.messages
+    ]
+
+
+def send(store: Bench, *names: str, lane: str = "api:", queue: str = "q", **how: Any) -> None:
+    """Publish messages of a lane that run at once."""
+    for name in names:
+        store.put(labelled(name, 0, lane=lane, **how), queue=queue)
+
+
+def test_a_limit_of_concurrency_leases_as_many_as_it_allows(store: Bench) -> None:
+    store.define_limit(concurrency=2)
+    send(store, "a", "b", "c")
+
+    assert ids(store.acquire("1")) == ["a", "b"]
+    assert ids(store.acquire("2")) == []
+    store.ack("1:1")
+    assert ids(store.acquire("3")) == ["c"]
+    assert ids(store.acquire("4")) == []
+
+
+def test_a_rate_leases_a_burst_and_then_waits(store: Bench) -> None:
+    store.define_limit(interval_us=HOUR, burst=2)
+    send(store, "a", "b", "c")
+
+    assert ids(store.acquire("1")) == ["a", "b"]
+    store.ack("1:1", "1:2")
+    assert ids(store.acquire("2")) == []
+
+
+def test_a_message_beyond_a_rate_goes_when_its_slot_comes(store: Bench) -> None:
+    store.define_limit(interval_us=20_000)
+    send(store, "a", "b")
+    assert ids(store.acquire("1")) == ["a"]
+    first = store.client.zscore("delayq:slots", "api:")
+
+    numbers = map(str, count(2))
+    assert next(filter(None, (ids(store.acquire(number)) for number in numbers))) == ["b"]
+
+    assert store.client.zscore("delayq:slots", "api:") >= first + 20_000
+
+
+def test_lanes_of_one_limit_do_not_hold_each_other(store: Bench) -> None:
+    store.define_limit(concurrency=1)
+    send(store, "a1", "a2", lane="api:a")
+    send(store, "b1", "b2", lane="api:b")
+
+    assert ids(store.acquire("1")) == ["a1", "b1"]
+
+
+def test_lanes_with_turns_get_a_message_each_in_turn(store: Bench) -> None:
+    store.define_limit(fair=True)
+    send(store, *(f"big{n}" for n in range(6)), lane="api:big")
+    send(store, "small1", "small2", lane="api:small")
+
+    assert ids(store.acquire("1", 5)) == ["big0", "small1", "big1", "small2", "big2"]
+
+
+def test_without_turns_the_earlier_due_comes_first(store: Bench) -> None:
+    store.define_limit(concurrency=1)
+    send(store, "a1", lane="api:a")
+    send(store, "b1", lane="api:b")
+    assert ids(store.acquire("1")) == ["a1", "b1"]
+    send(store, "a2", lane="api:a")
+    send(store, "b2", lane="api:b")
+    send(store, "a3", lane="api:a")
+    store.ack("1:1", "1:2")
+
+    assert ids(store.acquire("2")) == ["a2", "b2"]
+
+
+def test_tasks_without_a_limit_pass_those_that_are_held(store: Bench) -> None:
+    store.define_limit(concurrency=1)
+    send(store, "a", "b", "c")
+    store.put(labelled("free", 0))
+
+    assert ids(store.acquire("1")) == ["a", "free"]
+
+
+def test_a_process_gets_no_more_than_it_can_run(store: Bench) -> None:
+    store.define_limit(concurrency=5)
+    send(store, "a", "b", "c")
+    store.put(labelled("free", 0))
+
+    assert ids(store.acquire("1", limited=1)) == ["a", "free"]
+    assert ids(store.acquire("2", limited=0)) == []
+    assert ids(store.acquire("3", limited=2)) == ["b", "c"]
+
+
+#: Keys that stay when all tasks are done.
+KEPT = {"delayq:limits", "delayq:queues", "delayq:clock", "delayq:lease_ends"}
+KEPT |= {"{q}:totals", "{q}:leases", "{q}:request_numbers"}
+
+
+def test_nothing_of_a_lane_is_left_when_all_is_done(store: Bench) -> None:
+    store.define_limit(interval_us=1, concurrency=1, fair=True)
+    send(store, "a", "b", "c")
+
+    for number in ("1", "2", "3"):
+        assert store.acquire(number).messages
+        store.ack(f"{number}:1")
+    store.acquire("4")
+    store.promote()
+
+    assert {key.decode() for key in store.client.scan_iter()} <= KEPT
+
+
+def test_what_waits_is_scheduled_with_a_past_due(store: Bench) -> None:
+    store.define_limit(concurrency=1)
+    send(store, "a", "b")
+    store.acquire("1")
+
+    [found] = store.control.find("q", ["b"])
+    assert (found.state, found.due_ms < FAR) == ("paused", True)
+    assert store.cancel("b") == ["d"]
+    assert store.client.exists("{q}:held", "{q}:lanes", "{q}:due", "{q}:entries") == 0
+
+
+def test_a_lowered_and_a_removed_limit_count_at_once(store: Bench) -> None:
+    store.define_limit(concurrency=3)
+    send(store, *"abcdef")
+    assert ids(store.acquire("1", 2)) == ["a", "b"]
+
+    store.define_limit(concurrency=1, by="o")
+    assert ids(store.acquire("2")) == []
+    store.client.delete("delayq:limits")
+    store.ack("1:1")
+    assert ids(store.acquire("3")) == ["c", "d", "e", "f"]
+
+
+@pytest.mark.parametrize("text", ["", "x", "1 1", "-5 1 0 0", "1 1 1 1 1"])
+def test_a_definition_that_cannot_be_read_limits_nothing(store: Bench, text: str) -> None:
+    store.client.hset("delayq:limits", "capi", text)
+    send(store, "a", "b")
+
+    assert ids(store.acquire("1")) == ["a", "b"]
+
+
+def test_due_entries_join_their_lane(store: Bench) -> None:
+    store.define_limit(concurrency=1)
+    send(store, "a", "b")
+    store.acquire("1")
+    store.put(labelled("c", FAR, lane="api:"))
+    store.become_due("c")
+
+    store.promote()
+    assert store.client.exists("{q}:lanes_wake") == 0
+    store.ack("1:1")
+    store.promote()
+    assert store.client.exists("{q}:lanes_wake") == 1
+    assert ids(store.acquire("2")) == ["c"]
+
+
+def test_a_permit_that_comes_back_plans_a_look_at_other_queues(store: Bench) -> None:
+    store.define_limit(concurrency=1)
+    send(store, "a")
+    send(store, "b", "c", queue="other")
+    store.acquire("1")
+    assert ids(store.acquire("1", queue="other")) == []
+
+    store.ack("1:1")
+    assert store.client.zscore("delayq:next_due", "other") is not None
+    assert ids(store.acquire("2", queue="other")) == ["b"]
