@@ -43,7 +43,7 @@ class LimitStore(StorePart):
             self._runner.client.hset(self._keys.limits, mapping=fields)
 
     def override(self, name: str, definition: str) -> None:
-        """Set a limit by hand: this counts more than what the code says."""
+        """Store what people have set: it counts more than what the code says."""
         self._runner.client.hset(self._keys.limits, f"o{name}", definition)
 
     def forget(self, name: str, *, of_code: bool = False) -> bool:
