@@ -173,7 +173,7 @@ class LeaseKeeper:
         self._open_requests: dict[str, tuple[str, float]] = {}
         #: Tags of quarantined messages. No other message runs beside them.
         self._quarantined_tags: set[str] = set()
-        #: Tags of messages that have a permit of a limit.
+        #: Tags of messages that have a scarce permit of a limit.
         self._limited_tags: set[str] = set()
         self._quarantine_room = QuarantineRoom()
         #: By queue: fields that Redis has under this worker id and this process does not know.
@@ -215,7 +215,7 @@ class LeaseKeeper:
     ) -> list[str]:
         """Note the messages that a request has leased; return their delivery tags.
 
-        *limited* are the fields of messages that have a permit of a limit.
+        *limited* are the fields of messages that have a scarce permit of a limit.
         """
         tags = [f"{self.worker_id}:{field}" for field in fields]
         _, since = self._open_requests.pop(request_number, (queue, time.monotonic()))
@@ -308,7 +308,7 @@ class LeaseKeeper:
 
     @property
     def limited(self) -> int:
-        """The number of leased messages that have a permit of a limit."""
+        """The number of leased messages that have a scarce permit of a limit."""
         return len(self._limited_tags)
 
     @property

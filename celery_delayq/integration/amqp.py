@@ -222,7 +222,7 @@ def _lease_of_current_task(headers: Mapping[str, Any]) -> LeasePlace | None:
     if "place" not in own:  # not leased in Redis
         return None
     tag, label = properties["delivery_tag"], own.get("label", "")
-    return LeasePlace(own["place"], own["queue"], tag, label)
+    return LeasePlace(own["place"], own["queue"], tag, label, own.get(LIMIT_FIELD, ""))
 
 
 def _inherited_by_retry(headers: Mapping[str, Any]) -> dict[str, Any] | None:

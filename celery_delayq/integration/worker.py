@@ -223,6 +223,14 @@ def limited_tasks() -> Mapping[str, LimitedTask]:
     return limits_of(app).of_tasks(app.tasks)
 
 
+def limit_definitions() -> dict[str, str]:
+    """Return the definitions of the limits of this process' worker, for Redis, by name."""
+    app: Any = getattr(_worker(), "app", None)
+    if getattr(app, "_delayq", None) is None:
+        return {}
+    return limits_of(app).definitions(app.tasks)
+
+
 def report_not_run(message: dict[str, Any], reason: str, *, may_be_replayed: bool) -> None:
     """Report a task that this process' worker has received and does not run."""
     controller = _worker()

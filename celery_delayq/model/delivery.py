@@ -21,12 +21,13 @@ _MAX_TEXT_CHARACTERS = 1000
 
 
 class LeasePlace(NamedTuple):
-    """A lease: id of the Redis database, queue, delivery tag, and the label of the message."""
+    """A lease: id of the Redis database, queue, delivery tag, and the message's label and mark."""
 
     database_id: str
     queue: str
     tag: str
     label: Any = ""
+    limit: Any = ""
 
 
 _LEASED = re.compile(rb"(\d+)!?\n")

@@ -368,8 +368,8 @@ def limit_of(message: bytes) -> LimitMark | None:
 
 def _with_task(sent: bytes, task: bytes) -> bytes:
     """Return a message with its task behind its label, where scripts read the task."""
-    end = len(head_of(sent))
-    return sent[:end] + task + sent[end:] if end else sent
+    found = _LABEL.match(sent)
+    return sent[: found.end()] + task + sent[found.end() :] if found else sent
 
 
 def _for_worker(message: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
@@ -408,17 +408,26 @@ def with_skip_after(entry: Entry, ms: int) -> Entry:
 _LABEL = re.compile(rb'{"properties": {"delayq": {"label": "(\S*) (\S+) \d+ (\S+)"')
 
 
+#: Label and mark.
+_HEAD = re.compile(_LABEL.pattern + rb'(?:(?:, "task": "[^\s"]*")?, "limit": "[!#-~]+ \d{1,15}")?')
+
+
 def head_of(message: bytes) -> bytes:
-    """Return the first bytes of a message, up to the end of its label; empty without a label."""
-    found = _LABEL.match(message)
+    """Return the first bytes of a message, up to the end of its label and the mark of its limit;
+    empty without a label.
+    """
+    found = _HEAD.match(message)
     return found[0] if found else b""
 
 
-def head_with(label: Any) -> bytes:
-    """Return :func:`head_of` a message with that label; empty if scripts cannot read the label."""
-    return head_of(
-        b'{"properties": {"delayq": {"label": "%b"' % str(label).encode("ascii", "replace")
-    )
+def head_with(label: Any, mark: Any = "") -> bytes:
+    """Return :func:`head_of` a message with that label, and that mark if it has a limit.
+
+    Empty if scripts cannot read the label.
+    """
+    limit = f', "{LIMIT_FIELD}": "{mark}"' if mark else ""
+    text = f'{{"properties": {{"{PROPERTY}": {{"label": "{label}"{limit}'
+    return head_of(text.encode("ascii", "replace"))
 
 
 class Label(NamedTuple):

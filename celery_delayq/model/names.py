@@ -22,6 +22,7 @@ OWN_KEY_TEXT = (
 QUEUE_KEYS = frozenset(
     {
         *("answer", "dead", "dead_at", "deliveries", "due", "duplicate_ids", "entries"),
+        *("held", "lanes", "lanes_wake"),
         *("leased", "leased_index", "leases", "moved", "moved_before", "pace", "paused_due"),
         *("quarantine_turn", "quarantined", "readers", "ready_index", "request_numbers", "tasks"),
         *("totals", "unique", "wake"),

@@ -85,7 +85,7 @@ class AcquireReply(NamedTuple):
     marks : Mapping[str, Mark]
         By field: the reason for which the message does not run.
     limited : Set[str]
-        The fields of messages that have a permit of a limit.
+        The fields of messages that have a scarce permit of a limit.
     has_limits : bool
         Whether limits are defined.
     """
@@ -209,7 +209,7 @@ class LeaseStore(StorePart):
         reports : bool
             Whether to lease messages that do not run too, since the process reports them.
         limited : int
-            Most messages of tasks with a limit: as many as the process can run now.
+            Most messages with scarce permits of a limit: as many as the process can run now.
         """
         args = [queue, worker_id, _ms(lease), request_number, limit, lists, others]
         layout = self._runner.layout

@@ -269,7 +269,9 @@ class Store(ScriptRunner):
         """
         keys = self.keys
         wanted = dict.fromkeys((keys.next_due, keys.lease_ends), "zset")
-        wanted |= dict.fromkeys((keys.queues, keys.clock, keys.control), "hash")
+        wanted |= dict.fromkeys((keys.queues, keys.clock, keys.control, keys.limits), "hash")
+        wanted |= dict.fromkeys((keys.permits, keys.slots), "zset")
+        wanted |= dict.fromkeys((keys.blocked_lanes, keys.freed_lanes), "zset")
         deleted = self.run(self.new_call("repair/types", None))
         if not deleted:
             return []

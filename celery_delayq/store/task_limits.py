@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from celery_delayq.model.lookup import to_text
+from celery_delayq.store.keys import queue_name
 from celery_delayq.store.scan import answered
 from celery_delayq.store.scripting.calls import Command, Steps
 from celery_delayq.store.scripting.runner import StorePart
@@ -36,11 +37,20 @@ class LimitStore(StorePart):
                 found[name] = known._replace(override=to_text(value))
         return found
 
-    def announce(self, definitions: Mapping[str, str]) -> None:
-        """Store what the code says of limits."""
-        if definitions:
-            fields = {f"c{name}": text for name, text in definitions.items()}
-            self._runner.client.hset(self._keys.limits, mapping=fields)
+    def announce(self, definitions: Mapping[str, str]) -> dict[str, str]:
+        """Store what the code says of limits. Return the former definitions that were others."""
+        if not definitions:
+            return {}
+        names = [*definitions]
+        found = self._runner.client.hmget(self._keys.limits, [f"c{name}" for name in names])
+        before = {
+            n: to_text(each) for n, each in zip(names, found, strict=True) if each is not None
+        }
+        # Only what is new: a worker that connects again to a full server must not stop.
+        new = {f"c{n}": text for n, text in definitions.items() if before.get(n) != text}
+        if new:
+            self._runner.client.hset(self._keys.limits, mapping=new)
+        return {name: former for name, former in before.items() if f"c{name}" in new}
 
     def override(self, name: str, definition: str) -> None:
         """Store what people have set: it counts more than what the code says."""
@@ -51,8 +61,16 @@ class LimitStore(StorePart):
         field = f"{'c' if of_code else 'o'}{name}"
         return bool(self._runner.client.hdel(self._keys.limits, field))
 
+    def try_lanes(self, names: Iterable[str]) -> None:
+        """Have the lanes of limits tried again, since their definitions have changed."""
+        queues = [*map(queue_name, self._runner.client.hkeys(self._keys.queues))]
+        steps = [self.try_lanes_steps(queue, name) for name in names for queue in queues if queue]
+        for result in self._runner.run_each(steps):
+            if isinstance(result, Exception):
+                raise result
+
     def try_lanes_steps(self, queue: str, name: str) -> Steps[None]:
-        """Have the lanes of a limit tried again, since its definition has changed."""
+        """Have the lanes of a limit in one queue tried again."""
         after = b""
         while True:
             after = yield self._new_call("limits/try_lanes", queue, [name, after])

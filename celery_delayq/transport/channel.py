@@ -11,6 +11,7 @@ from hashlib import sha1
 from queue import Empty
 from types import MappingProxyType
 from typing import Any
+from urllib.parse import unquote
 from uuid import uuid4
 
 from amqp import RecoverableConnectionError
@@ -434,9 +435,24 @@ class Channel(stock.Channel):
         make(EVENTLET)  # the lease keeper logs in a thread
         self._begin(queue)
 
+    def _announce_limits(self) -> None:
+        """Store the limits of this worker's code. The last worker that starts wins."""
+        before = self.store.task_limits.announce(worker.limit_definitions())
+        for name, former in before.items():
+            logger.warning(
+                "limit %r: this worker's code has another definition, which counts from now on. "
+                "Before: %s",
+                unquote(name),
+                former,
+            )
+        if before:
+            self.store.task_limits.try_lanes(before)
+
     def _begin(self, queue: str) -> None:
         """Register a consumed queue in Redis, and start the dispatcher."""
         self.store.register(queue)
+        if self.consumer.serves_worker:
+            self._announce_limits()
         _ = self.deliveries  # claims a worker id: a full Redis would refuse the claim later
         self.consumer.idle.ask_server()
         self.connection.start_dispatcher(self)

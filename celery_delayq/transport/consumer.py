@@ -376,7 +376,7 @@ class Consumer:
 
     @property
     def limited(self) -> int:
-        """Number of leased messages of tasks with a limit."""
+        """Number of leased messages with a scarce permit of a limit."""
         keeper = getattr(self, "keeper", None)
         return 0 if keeper is None else keeper.limited
 

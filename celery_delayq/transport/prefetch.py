@@ -20,7 +20,7 @@ class HasFetched(Protocol):
 
     @property
     def limited(self) -> int:
-        """Number of leased messages of tasks with a limit."""
+        """Number of leased messages with a scarce permit of a limit."""
         ...
 
 
@@ -57,7 +57,7 @@ class Prefetch:
 
     @property
     def free_slots(self) -> int:
-        """How many more messages of tasks with a limit may be leased.
+        """How many more messages with a scarce permit of a limit may be leased.
 
         A process leases no more of them than it can run at a time: each has a permit, which other
         processes could use.

@@ -122,7 +122,7 @@ class Publisher:
         entry = Entry.of(message, store.layout.step_of(message), due)
         worker_id, _, field = lease.tag.partition(":")
         run = run_history.of_retry() if self._settings.history else b""
-        head = envelope.head_with(lease.label)
+        head = envelope.head_with(lease.label, lease.limit)
         call = store.leases.replace_call(
             queue, entry, lease.queue, worker_id, field, head=head, when_due="push", run=run
         )

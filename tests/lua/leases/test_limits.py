@@ -97,14 +97,17 @@ def test_tasks_without_a_limit_pass_those_that_are_held(store: Bench) -> None:
     assert ids(store.acquire("1")) == ["a", "free"]
 
 
-def test_a_process_gets_no_more_than_it_can_run(store: Bench) -> None:
-    store.define_limit(concurrency=5)
-    send(store, "a", "b", "c")
+def test_of_the_last_half_of_the_permits_a_process_takes_as_many_as_it_can_run(
+    store: Bench,
+) -> None:
+    store.define_limit(concurrency=4)
+    send(store, "a", "b", "c", "d", "e")
     store.put(labelled("free", 0))
 
-    assert ids(store.acquire("1", limited=1)) == ["a", "free"]
+    first = store.acquire("1", limited=1)
+    assert (ids(first), first.limited) == (["a", "b", "c", "free"], {"1:3"})
     assert ids(store.acquire("2", limited=0)) == []
-    assert ids(store.acquire("3", limited=2)) == ["b", "c"]
+    assert ids(store.acquire("3", limited=2)) == ["d"]
 
 
 #: Keys that stay when all tasks are done.

@@ -8,6 +8,7 @@ from redis.connection import Connection
 from celery_delayq.model.envelope import Due, Entry
 from celery_delayq.store.keys import Keys, Layout
 from celery_delayq.store.scripting.calls import Call, EntriesCall, keys_of, pack
+from celery_delayq.store.scripting.scripts import load
 
 
 @pytest.mark.parametrize(
@@ -32,9 +33,11 @@ QUEUE = KEYS.queue("mail")
 def test_a_call_has_the_keys_of_the_header_the_given_keys_and_the_ready_lists() -> None:
     call = Call.of(KEYS, "leases/requeue", "mail", ["first"], layout=LAYOUT, leased="me")
 
-    *_, leased, wake, _, _, _, quarantined, first, last = call.keys
-    assert (leased, wake, quarantined) == (QUEUE.leased("me"), QUEUE.wake, QUEUE.quarantined)
-    assert [first, last] == KEYS.ready_lists("mail", LAYOUT)
+    *names, ready_lists = load("leases/requeue").header.keys
+    keys = dict(zip(names, call.keys, strict=False))
+    assert ready_lists == "ready_lists…"
+    assert (keys["leased"], keys["wake"]) == (QUEUE.leased("me"), QUEUE.wake)
+    assert call.keys[len(names) :] == KEYS.ready_lists("mail", LAYOUT)
     assert call.args == ["first"]
 
 

@@ -18,8 +18,8 @@
 --          wake_channel
 --          reports_not_run: '1' to lease messages that do not run too, since the process reports
 --            them, else '0'
---          most_limited: most messages of tasks with a limit, at most as many as the process can
---            run now
+--          most_limited: most messages of lanes whose permits are scarce: as many as the process
+--            can run now
 --          steps…: the priority steps of ready_lists
 -- Returns  a list:
 --          1  the place of the first ready list that is not empty, 0 for none
@@ -27,8 +27,8 @@
 --             all its messages before it takes another one; else '0'. A '+' follows if stock
 --             producers have pushed messages, a '~' if there are limits
 --          3  the revision of pauses and revokes. Then for each message a space and its field:
---             '<request_number>:<place>[~][<mark>[<ms late>]][@<when ready, ms>]'; '~': the task
---             has a limit (include/tracking.lua has the marks)
+--             '<request_number>:<place>[~][<mark>[<ms late>]][@<when ready, ms>]'; '~': it has a
+--             scarce permit (include/tracking.lua has the marks)
 --          4  for each message a comma and its earlier deliveries; '' if none are counted
 --          5  and all after it: the messages
 -- Repeat   returns the messages of the same request number that are still leased, and takes none
@@ -110,7 +110,7 @@ local dropped, from_lanes = {}, 0
 
 local reply_fields, reply_counts = {}, {}
 
--- 'mark' is a mark of include/tracking.lua, or '~' for a message that has a permit.
+-- 'mark' is a mark of include/tracking.lua, or '~' for a message that has a scarce permit.
 local function add_to_reply(field, message, promoted, mark)
   reply[#reply + 1] = message
   reply_fields[#reply_fields + 1] = ' ' .. field .. mark .. (promoted ~= '' and '@' .. promoted
@@ -176,15 +176,18 @@ local function lane_of(message, behind)
   end
 end
 
--- Whether the process may lease a message of a lane now.
+-- Whether the process may lease a message of a lane now, and whether permits are scarce. Of scarce
+-- ones a process takes no more than it can use at once.
 local function may_lease(lane, rule)
-  return most_limited > 0 and moment_of_next(lane, rule, time_us) == time_us
+  local moment, is_scarce = moment_of_next(lane, rule, time_us)
+  return moment == time_us and (most_limited > 0 or not is_scarce), is_scarce
 end
 
-local function count_limited(lane, rule, label)
+-- Take a permit. Returns '~' for a scarce one.
+local function count_limited(lane, rule, label, is_scarce)
   take_permit(lane, rule, queue, label.id, label.message_id, time_us)
-  most_limited = most_limited - 1
-  return '~'
+  most_limited = most_limited - (is_scarce and 1 or 0)
+  return is_scarce and '~' or ''
 end
 
 -- Hold a message that was ready in its lane.
@@ -226,12 +229,13 @@ local function admit_message(message, step, is_quarantined)
   end
   local permit = ''
   if rule and mark == '' then
-    if not is_quarantined and (rule.is_fair or redis.call('ZSCORE', LANES, lane)
-      or not may_lease(lane, rule)) then
+    local may_go, is_scarce = may_lease(lane, rule)
+    local is_in_turn = is_quarantined or not rule.is_fair and not redis.call('ZSCORE', LANES, lane)
+    if not may_go or not is_in_turn then
       hold_message(message, step, label, lane, rest, due)
       return nil, 'held'
     end
-    permit = count_limited(lane, rule, label)
+    permit = count_limited(lane, rule, label, is_scarce)
   end
   mark = lease_or_drop(message, label, mark, due, rest)
   return mark and promoted, mark and permit .. mark
@@ -363,7 +367,7 @@ local function is_paused(task)
 end
 
 -- Take the first entry of a lane that may go.
-local function take_first(lane, rule)
+local function take_first(lane, rule, is_scarce)
   local first, last = lane_range(lane)
   local member = redis.call('ZRANGEBYLEX', HELD, first, last, 'LIMIT', 0, 1)[1]
   if not member then
@@ -397,7 +401,7 @@ local function take_first(lane, rule)
   take_entry(name, due + PAUSED_OFFSET, data)
   local mark, permit = is_late(label.skip, due) and LATE or '', ''
   if mark == '' and lane_of(message, start == 1 and label.behind or label.behind - start + 1) then
-    permit = count_limited(lane, rule, label)
+    permit = count_limited(lane, rule, label, is_scarce)
   end
   mark = lease_or_drop(message, label, mark, due, tracking_text(due, label.unique, task))
   release_key(label.unique, label.id, label.message_id)
@@ -410,17 +414,19 @@ end
 
 local function take_held(most)
   unblock_freed_lanes(queue, time_us)
-  local tries = MOST_HELD
-  while most_limited > 0 and place < most and tries > 0 and bytes_left > 0 do
-    local lane = redis.call('ZRANGEBYSCORE', LANES, '-inf', time_us, 'LIMIT', 0, 1)[1]
+  local tries, passed = MOST_HELD, 0
+  while place < most and tries > 0 and bytes_left > 0 do
+    local lane = redis.call('ZRANGEBYSCORE', LANES, '-inf', time_us, 'LIMIT', passed, 1)[1]
     if not lane then
       break
     end
     tries = tries - 1
     local rule = limit_of(lane)
-    local moment = moment_of_next(lane, rule, time_us)
-    if moment == time_us then
-      take_first(lane, rule)
+    local moment, is_scarce = moment_of_next(lane, rule, time_us)
+    if moment == time_us and is_scarce and most_limited == 0 then
+      passed = passed + 1 -- for another process
+    elseif moment == time_us then
+      take_first(lane, rule, is_scarce)
     else
       redis.call('ZADD', LANES, moment == math.huge and '+inf' or moment, lane)
       if moment == math.huge then

@@ -28,26 +28,29 @@ local function used_until(lane, limit, time_us)
 end
 
 -- When the next message of a lane may be leased (µs): 'time_us' for now, infinity if the lane waits
--- for a permit.
+-- for a permit. Also returns whether permits are scarce: half of them are taken.
 local function moment_of_next(lane, limit, time_us)
   if not limit then
-    return time_us
+    return time_us, false
   end
+  local is_scarce = false
   if limit.concurrency > 0 then
     local first, last = lane_range(lane)
-    if redis.call('ZLEXCOUNT', KEYS.permits, first, last) >= limit.concurrency then
-      return math.huge
+    local taken = redis.call('ZLEXCOUNT', KEYS.permits, first, last)
+    if taken >= limit.concurrency then
+      return math.huge, true
     end
+    is_scarce = 2 * taken >= limit.concurrency
   end
   if limit.interval > 0 then
     local ahead = used_until(lane, limit, time_us) - time_us - (limit.burst - 1) * limit.interval
     if ahead > 0 then
       -- Wait for the slots of 10 ms: a look for each slot would cost too much.
       local more = math.min(limit.burst - 1, math.floor(10000 / limit.interval))
-      return math.ceil(time_us + ahead + more * limit.interval)
+      return math.ceil(time_us + ahead + more * limit.interval), is_scarce
     end
   end
-  return time_us
+  return time_us, is_scarce
 end
 
 -- Take a permit, and use a slot.
