@@ -15,7 +15,7 @@ help: ## list what there is
 .venv/installed-%: pyproject.toml
 	@echo "Installing celery_delayq and its extras [$*] into .venv"
 	@$(PYTHON) -m venv .venv
-	@$(BIN)/pip install --quiet --disable-pip-version-check 'pip>=21.3'
+	@$(BIN)/pip install --quiet --disable-pip-version-check 'pip>=22.3'
 	@$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[$*]'
 	@touch $@
 
