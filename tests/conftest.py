@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Generator, Iterator
 from contextlib import ExitStack
 from typing import Any
+from zlib import crc32
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -59,6 +60,10 @@ def delayq_cluster(cluster_server: Cluster) -> str:
 
 
 SPARK = "tests/integration/spark/"
+#: Servers of a whole process, and parts of the ids of the tests that use them.
+SHARED = {"Redis Cluster": ("cluster",), "RabbitMQ": ("rabbitmq", "amqp")}
+#: Fault tests start servers of their own, and last long.
+FAULTS = "tests/acceptance/"
 #: `make test` runs a test on the first of these that it has, or two with the mark "conformance".
 POOL_ORDER = ("threads", "prefork", "solo", "gevent", "eventlet")
 #: Pools that do to a task what another one does, but for kills, cuts and losses: `make nightly`.
@@ -151,12 +156,23 @@ def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, object, object
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Let one process run all tests that share a Spark, before all else; others go anywhere."""
+    """Let few processes run all tests that share a server which costs much, before all else.
+
+    One runs those of Spark, and of eight processes three those on RabbitMQ and three those on a
+    Redis Cluster. Other tests go anywhere.
+    """
     # The mark xdist_group does not do it: pytest 9.2 does not tell it to xdist 3.8.
     from xdist.scheduler import LoadScopeScheduling
 
-    class OneSpark(LoadScopeScheduling):
+    class FewServers(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            return SPARK if nodeid.startswith(SPARK) else nodeid
+            if nodeid.startswith(SPARK):
+                return SPARK
+            groups = self.numnodes * 3 // 8
+            if groups > 1 and not nodeid.startswith(FAULTS):
+                for server, parts in SHARED.items():
+                    if any(part in nodeid for part in parts):
+                        return f"{server} {crc32(nodeid.encode()) % groups}"
+            return nodeid
 
-    return OneSpark(config, log)
+    return FewServers(config, log)

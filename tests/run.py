@@ -20,9 +20,9 @@ from tests.support.programs import redis_server_on_path
 TESTS = Path(__file__).parent
 #: What takes long comes first, so that the end is many short ones and no process is left alone.
 ALL = ("acceptance", "integration", "lua", "contract", "unit")
-#: How many tests run side by side, on each core: with two, a quarter of the short tier's time was
-#: idle. Faults start many workers each.
-PER_CORE = {"short": 3, "full": 2, "nightly": 2, "all": 2}
+#: How many tests run side by side, on each core: most of the full tier's tests wait half of their
+#: time, for a lease to end or a task to be due.
+PER_CORE = {"short": 3, "full": 4, "nightly": 2, "all": 2}
 MOST = 8
 EACH_SERVER = "each_server"
 #: Tiers, and which marks their tests have: on the first server, and on each other one.
