@@ -42,7 +42,11 @@ def server(delayq_redis_factory: Callable[..., EmbeddedRedis]) -> EmbeddedRedis:
     return delayq_redis_factory(password="p@ss/s3cret")
 
 
-@pytest.fixture(params=["redis", "rabbitmq", "cluster"])
+#: Flower sees of a cluster what it sees of one Redis.
+CLUSTER = pytest.param("cluster", marks=pytest.mark.nightly)
+
+
+@pytest.fixture(params=["redis", "rabbitmq", CLUSTER])
 def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -209,7 +213,7 @@ def test_the_page_of_the_broker_counts_what_is_ready(
         screenshot(browser, tmp_path / "queues.png")
 
 
-@pytest.mark.parametrize("kind", ["redis", "cluster"])
+@pytest.mark.parametrize("kind", ["redis", CLUSTER])
 def test_the_page_of_a_worker_shows_the_schedule(
     worker: WorkerProcess, app: Celery, flower: str, browser: Browser, tmp_path: Path
 ) -> None:

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from celery import Celery
 
 from celery_delayq.testing.fixtures import RedisUnderTest
-from tests.conftest import POOL_ORDER
+from tests.conftest import LOSSES, POOL_ORDER
 from tests.integration.conftest import (
     _warm_workers,
     app,
@@ -43,19 +44,37 @@ ALL_CASES = (
 )
 
 
+#: Kills and redeliveries, though no word of `LOSSES` is in the name.
+ALSO_LOSSES = ("is_delivered_again", "took_too_long")
+#: What a worker does with a task, without a call of the broker.
+IN_WORKER = ("test_retries.py", "test_values.py")
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out cases that test nothing new on the cluster: the time of all tests is limited."""
-    cases: dict[str, list[pytest.Item]] = defaultdict(list)
+    """Leave out cases that test nothing new on a broker: the time of all tests is limited.
+
+    On the cluster all but one of a test, for good. On RabbitMQ all but one, and on the cluster what
+    is `IN_WORKER`, run each night only, unless a process is killed or something may be lost.
+    """
+    cases: dict[tuple[str, str], list[pytest.Item]] = defaultdict(list)
     for item in items:
         name = item.nodeid.partition("[")[0]
-        if params_of(item).get("broker") == "cluster" and name.startswith(HERE):
-            cases[name].append(item)
-    doubles: set[pytest.Item] = set()
-    for name, of_test in cases.items():
-        if not name.endswith(ALL_CASES):
-            doubles |= {*of_test} - {min(of_test, key=place_of_pool)}
-    items[:] = [item for item in items if item not in doubles]
-    config.hook.pytest_deselected(items=[*doubles])
+        if name.startswith(HERE) and not name.endswith(ALL_CASES):
+            cases[name, params_of(item).get("broker", "")].append(item)
+    left_out: set[pytest.Item] = set()
+    for (name, broker), of_test in cases.items():
+        further = {*of_test} - {min(of_test, key=place_of_pool)}
+        if broker == "cluster":
+            left_out |= further
+        if LOSSES.search(name) or any(part in name for part in ALSO_LOSSES):
+            continue
+        if broker == "cluster" and Path(name.partition("::")[0]).name in IN_WORKER:
+            further = {*of_test}
+        if broker in ("cluster", "rabbitmq"):
+            for item in further:
+                item.add_marker(pytest.mark.nightly)
+    items[:] = [item for item in items if item not in left_out]
+    config.hook.pytest_deselected(items=[*left_out])
 
 
 def params_of(item: pytest.Item) -> dict[str, Any]:

@@ -96,6 +96,7 @@ def test_a_stream_goes_on_in_each_hash_tag(
     assert sorted(stream()) == sorted(second)
 
 
+@pytest.mark.nightly
 def test_jobs(
     spark: Any,
     app: Celery,

@@ -63,6 +63,7 @@ def test_with_the_plugin_on_the_command_line_it_runs_on_processes(suite: Path) -
     assert "1 passed" in done.stdout, done.stdout
 
 
+@pytest.mark.nightly
 def test_with_the_plugin_in_conftest_it_runs_on_processes(suite: Path) -> None:
     (suite / "conftest.py").write_text(f'pytest_plugins = ["{PLUGIN}"]\n')
 
