@@ -10,6 +10,7 @@ from celery_delayq import transport  # noqa: F401, makes kombu know the schemes 
 from celery_delayq.admin.stats import QueueStats, Stats
 from celery_delayq.app import DelayQ
 from celery_delayq.deadletters.client import DeadLetters
+from celery_delayq.limits.client import LaneStatus, LimitStatus, TaskLimits
 from celery_delayq.model.dead_letter import DeadFilter, DeadLetter
 from celery_delayq.model.history import Run
 from celery_delayq.model.limits import Limit
@@ -41,7 +42,9 @@ __all__ = [
     "Item",
     "ItemOutcome",
     "Key",
+    "LaneStatus",
     "Limit",
+    "LimitStatus",
     "ManyFailed",
     "ManyReport",
     "Outcome",
@@ -56,6 +59,7 @@ __all__ = [
     "Schedule",
     "ScheduledTask",
     "Stats",
+    "TaskLimits",
     "Transfer",
 ]
 

@@ -12,6 +12,7 @@ from celery_delayq.deadletters.stream import StreamDeadLetters
 from celery_delayq.errors import ConfigError
 from celery_delayq.integration.context import ContextValues
 from celery_delayq.integration.install import install
+from celery_delayq.limits.client import TaskLimits
 from celery_delayq.model.limits.of_app import AppLimits
 from celery_delayq.model.retry_options import policies_by_pattern
 from celery_delayq.periodic import runner
@@ -176,6 +177,11 @@ class DelayQ:
     def periodic(self) -> PeriodicTasks:
         """The periodic entries, which workers fire without ``celery beat``."""
         return PeriodicTasks(self.session)
+
+    @property
+    def limits(self) -> TaskLimits:
+        """The limits of tasks: look at them, and change them for all workers."""
+        return TaskLimits(self.session)
 
     @property
     def runs(self) -> Runs:

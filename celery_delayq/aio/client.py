@@ -12,6 +12,7 @@ from celery import Celery, Signature
 from celery_delayq.aio.binding import Binding
 from celery_delayq.aio.calls import in_thread, iterated, on_loop
 from celery_delayq.aio.feed import feed_of
+from celery_delayq.aio.limits import AsyncTaskLimits
 from celery_delayq.aio.periodic import AsyncPeriodicTasks
 from celery_delayq.app import DelayQ
 from celery_delayq.deadletters.client import DeadLetters
@@ -94,6 +95,11 @@ class AsyncDelayQ:
     def periodic(self) -> AsyncPeriodicTasks:
         """The periodic entries."""
         return AsyncPeriodicTasks(self)
+
+    @property
+    def limits(self) -> AsyncTaskLimits:
+        """The limits of tasks."""
+        return AsyncTaskLimits(self)
 
     # -- sending
 

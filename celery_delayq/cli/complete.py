@@ -45,6 +45,12 @@ def periodic(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[st
     return _beginning(incomplete, names)
 
 
+def limits(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+    """Suggest the names of limits."""
+    names = _quietly(lambda: (limit.name for limit in _delayq(ctx).limits.list()))
+    return _beginning(incomplete, names)
+
+
 def _beginning(incomplete: str, names: Iterable[str]) -> list[str]:
     # The shell reads one name per line.
     return sorted(name for name in names if name.startswith(incomplete) and name.isprintable())

@@ -46,6 +46,9 @@ _NUMBER_TITLES = {
     "ready",
     "entries",
     "dead letters",
+    "held",
+    "lanes",
+    "used",
 }
 _SHORT_TITLES = {"", "due", "died", "next", "state", "priority", "id"}
 

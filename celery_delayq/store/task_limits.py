@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from celery_delayq.model.lookup import to_text
 from celery_delayq.store.keys import queue_name
 from celery_delayq.store.scan import answered
 from celery_delayq.store.scripting.calls import Command, Steps
-from celery_delayq.store.scripting.runner import StorePart
+from celery_delayq.store.scripting.runner import StorePart, ran
+
+#: Most lanes that are read together.
+PAGE_LANES = 500
 
 
 class StoredLimit(NamedTuple):
@@ -79,8 +82,46 @@ class LimitStore(StorePart):
 
     def used_steps(self, lanes: Iterable[str]) -> Steps[list[int]]:
         """Return the number of leased messages of each lane."""
-        calls = [
-            Command.of("ZLEXCOUNT", self._keys.permits, f"[{lane}\0", f"({lane}\1")
-            for lane in lanes
-        ]
-        return [int(each) for each in answered((yield calls))]
+        calls = [_count(self._keys.permits, lane, "\0", "\1") for lane in lanes]
+        return answered((yield calls))
+
+    used = ran(used_steps)
+
+    def held_steps(self, queue: str, lanes: Iterable[str]) -> Steps[list[int]]:
+        """Return the number of held entries of each lane in a queue."""
+        held = self._keys.queue(queue).held
+        calls = [_count(held, lane, "\0", "\1") for lane in lanes]
+        return answered((yield calls))
+
+    held = ran(held_steps)
+
+    def used_by_limit_steps(self, names: Sequence[str]) -> Steps[dict[str, int]]:
+        """Return the number of leased messages of each limit."""
+        return (yield from self._count_each_steps(self._keys.permits, names))
+
+    used_by_limit = ran(used_by_limit_steps)
+
+    def held_by_limit_steps(self, queue: str, names: Sequence[str]) -> Steps[dict[str, int]]:
+        """Return the number of held entries of each limit in a queue."""
+        return (yield from self._count_each_steps(self._keys.queue(queue).held, names))
+
+    def _count_each_steps(self, key: str, names: Sequence[str]) -> Steps[dict[str, int]]:
+        found = answered((yield [_count(key, name, ":", ";") for name in names]))
+        return dict(zip(names, found, strict=True))
+
+    def lanes(self, queue: str) -> Iterator[dict[str, float]]:
+        """Yield the lanes of a queue in pages, each with the time (µs) of its next try; infinity
+        while the lane waits for a permit. A lane may come twice.
+        """
+        cursor, name = 0, self._keys.queue(queue).lanes
+        while True:
+            cursor, found = self._runner.client.zscan(name, cursor, count=PAGE_LANES)
+            if found:
+                yield {to_text(lane): moment for lane, moment in found}
+            if not cursor:
+                return
+
+
+def _count(key: str, name: str, first: str, behind: str) -> Command:
+    """Return the command that counts the members of a sorted set that begin with a name."""
+    return Command.of("ZLEXCOUNT", key, f"[{name}{first}", f"({name}{behind}")

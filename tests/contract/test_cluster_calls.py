@@ -19,8 +19,10 @@ from celery import Celery
 
 from celery_delayq import DelayQ
 from celery_delayq.aio import AsyncDelayQ
+from celery_delayq.aio.limits import AsyncTaskLimits
 from celery_delayq.aio.periodic import AsyncPeriodicTasks
 from celery_delayq.errors import NotSupported
+from celery_delayq.limits.client import TaskLimits
 from celery_delayq.model.dead_letter import DeadFilter
 from celery_delayq.model.scheduled import Filter, Outcome
 from celery_delayq.periodic.client import PeriodicTasks
@@ -61,6 +63,7 @@ def app(delayq_cluster: str, delayq_redis: RedisUnderTest, tmp_path: Path) -> It
             dead_letter = stored(now - 60_000, "it failed", message(id), details())
             store.dead_letters.restore(queue, [(id, now - 60_000, dead_letter)])
             store.history.add("me", 1, 100, [finished(f"run-{number}", now, queue=queue)])
+            store.task_limits.announce({"one": "0 1 1 0"})
             delayq.periodic.add(f"each-{number}", 3600.0, "shop.mail", (1,), queue=queue)
     delayq.export_to(str(tmp_path / "entries.jsonl"))
     delayq.export_dead(str(tmp_path / "dead.jsonl"))
@@ -151,10 +154,18 @@ PERIODIC: dict[str, Case] = {
     "update": Case(lambda entry: entry.next, (f"each{LAST}",), {"schedule": 120.0}),
 }
 
+LIMITS: dict[str, Case] = {
+    "get": Case(lambda limit: limit.definition.concurrency == 1, ("one",)),
+    "lanes": Case(lambda found: found == [], ("one",)),
+    "list": Case(lambda found: [each.name for each in found] == ["one"]),
+    "set": Case(lambda limit: limit.definition.concurrency == 2, ("one",), {"concurrency": 2}),
+    "unset": Case(lambda done: not done, ("one",)),
+}
+
 #: Names that need no broker, and objects whose calls have rows of their own.
 QUIET = {
     *("add_context_provider", "admin", "app", "close", "context", "current_context", "init_app"),
-    *("of", "periodic", "revocation", "runs", "schedule", "transfer", "connect"),
+    *("of", "limits", "periodic", "revocation", "runs", "schedule", "transfer", "connect"),
 }
 #: Calls that have a test of their own below.
 OWN = {"apply_async", "has_store", "result", "store"}
@@ -167,15 +178,21 @@ def public(kind: type) -> set[str]:
 def test_the_tables_are_complete() -> None:
     assert public(DelayQ) | public(AsyncDelayQ) == {*CALLS} | QUIET | OWN
     assert public(PeriodicTasks) | public(AsyncPeriodicTasks) == {*PERIODIC}
+    assert public(TaskLimits) | public(AsyncTaskLimits) == {*LIMITS}
 
 
-@pytest.mark.parametrize("name", [*CALLS, *(f"periodic.{name}" for name in PERIODIC)])
-def test_a_call(app: Celery, tmp_path: Path, name: str) -> None:
+TABLES = {"": CALLS, "periodic": PERIODIC, "limits": LIMITS}
+
+
+@pytest.mark.parametrize(
+    ("part", "name"), [(part, name) for part, table in TABLES.items() for name in table]
+)
+def test_a_call(app: Celery, tmp_path: Path, part: str, name: str) -> None:
     delayq = DelayQ.of(app)
-    case, target = (PERIODIC[name[9:]], delayq.periodic) if "." in name else (CALLS[name], delayq)
+    case, target = TABLES[part][name], getattr(delayq, part) if part else delayq
     args, kwargs = case.given(tmp_path)
 
-    result = getattr(target, name.rpartition(".")[2])(*args, **kwargs)
+    result = getattr(target, name)(*args, **kwargs)
 
     assert case.check([*result] if isinstance(result, Iterator) else result)
 
@@ -222,6 +239,8 @@ def test_calls_of_asyncio_that_change_nothing_and_a_few_that_do(
                 if name in ("resume", "run_now", "update"):
                     args[0] = "each-0"
                 await _result(getattr(client.periodic, name)(*args, **kwargs))
+            for name, case in LIMITS.items():
+                await _result(getattr(client.limits, name)(*case.args, **case.kwargs))
 
     asyncio.run(use())
 
@@ -247,6 +266,10 @@ COMMANDS: dict[str, tuple[str, int, str]] = {
     "get": (f"far{LAST}", 0, NAMES[-1]),
     "health": ("--ready", 0, ""),
     "import": ("@entries.jsonl", 0, f"{ALL}"),
+    "limits lanes": ("one", 0, ""),
+    "limits list": ("", 0, "one"),
+    "limits set": ("one --concurrency 3", 0, "3 at once"),
+    "limits unset": ("one", 1, "nothing was set"),
     "list": ("", 0, f"{ALL} entries."),
     "migrate": ("--to stock", 1, "delayq export"),
     "pause": (f"--queue {NAMES[3]}", 0, NAMES[3]),

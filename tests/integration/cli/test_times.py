@@ -39,6 +39,7 @@ COMMANDS = dict(leaves())
 #: the form of the times that any command shows in any test.
 SHOWING = {
     "get": ["before"],
+    "limits lanes": ["sun"],
     "list": [],
     "paused": [],
     "dead list": [],
@@ -71,7 +72,7 @@ def cli(request: pytest.FixtureRequest, app: Celery) -> CommandLine:
 
 @pytest.fixture
 def filled(app: Celery, delayq: DelayQ) -> None:
-    """Three entries, a dead letter, a periodic entry that starts and ends, and a pause."""
+    """Three entries, a dead letter, a periodic entry that starts and ends, a lane, a pause."""
     for id, eta in (("before", BEFORE), ("one", ONE), ("two", TWO)):
         app.send_task("shop.mail", eta=eta, task_id=id)
     for id, died in (("dead-before", DIED - timedelta(milliseconds=1)), ("dead", DIED)):
@@ -79,6 +80,10 @@ def filled(app: Celery, delayq: DelayQ) -> None:
         data = dead_letters.stored(ms, "failed", dead_letters.message(id), dead_letters.details())
         delayq.store.dead_letters.restore("celery", [(id, ms, data)])
     delayq.periodic.add("launch", 3600, "shop.mail", start=ONE, end=TWO + timedelta(days=1))
+    delayq.store.task_limits.announce({"sun": "0 1 1 1"})
+    delayq.store.client.zadd("{celery}:held", {f"sun:ada\0{0:03d}\0{1:015d}\0id": 0})
+    delayq.store.client.zadd("{celery}:lanes", {"sun:ada": round(ONE.timestamp() * 1_000_000)})
+    delayq.store.register("celery")
     delayq.pause(queue="mail")
 
 

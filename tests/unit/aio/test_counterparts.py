@@ -11,8 +11,10 @@ import pytest
 from celery_delayq import DelayQ
 from celery_delayq.aio import AsyncDelayQ
 from celery_delayq.aio.calls import on_loop
+from celery_delayq.aio.limits import AsyncTaskLimits
 from celery_delayq.aio.periodic import AsyncPeriodicTasks
 from celery_delayq.deadletters.client import DeadLetters
+from celery_delayq.limits.client import TaskLimits
 from celery_delayq.periodic.client import PeriodicTasks
 
 PAGE = Path(__file__).parents[3] / "docs" / "asyncio.md"
@@ -39,15 +41,20 @@ def run_on_the_loop() -> set[str]:
 CONTEXT = {"context", "current_context", "add_context_provider"}
 
 #: What is no method that hands its call on.
-OWN = {"schedule_many", "close", "periodic", "app"}
+OWN = {"schedule_many", "close", "limits", "periodic", "app"}
 
 
 @pytest.mark.parametrize(
-    ("sync", "own"), [(DelayQ, AsyncDelayQ), (PeriodicTasks, AsyncPeriodicTasks)]
+    ("sync", "own"),
+    [
+        (DelayQ, AsyncDelayQ),
+        (PeriodicTasks, AsyncPeriodicTasks),
+        (TaskLimits, AsyncTaskLimits),
+    ],
 )
 def test_each_counterpart_calls_the_method_of_its_name(sync: type, own: type) -> None:
     names = public(sync) & public(own) - OWN
-    assert len(names) > 5
+    assert len(names) > 4
     for name in names:
         of_sync, of_own = getattr(sync, name), getattr(own, name)
         if name == "dead_letters":  # an object that is called
@@ -57,17 +64,18 @@ def test_each_counterpart_calls_the_method_of_its_name(sync: type, own: type) ->
 
 
 def test_each_counterpart_is_awaited_or_iterated() -> None:
-    for kind in (AsyncDelayQ, AsyncPeriodicTasks):
+    for kind in (AsyncDelayQ, AsyncPeriodicTasks, AsyncTaskLimits):
         kinds = (inspect.iscoroutinefunction, inspect.isasyncgenfunction)
         plain = {
             name for name in public(kind) if not any(is_(getattr(kind, name)) for is_ in kinds)
         }
-        assert plain <= {"app", "periodic", *CONTEXT}
+        assert plain <= {"app", "limits", "periodic", *CONTEXT}
 
 
 def test_each_name_without_a_counterpart_is_explained() -> None:
     assert public(DelayQ) - public(AsyncDelayQ) == explained()
     assert public(PeriodicTasks) <= public(AsyncPeriodicTasks)
+    assert public(TaskLimits) <= public(AsyncTaskLimits)
 
 
 def test_the_docs_say_what_runs_on_the_loop() -> None:

@@ -1,0 +1,375 @@
+"""Public API of limits: ``delayq.limits``."""
+
+from __future__ import annotations
+
+import builtins
+from collections import Counter
+from dataclasses import dataclass
+from datetime import datetime
+from difflib import get_close_matches
+from heapq import nlargest
+from math import isfinite
+from typing import Any
+from urllib.parse import unquote
+
+from celery_delayq.errors import InvalidLimit
+from celery_delayq.model.limits import Definition, Limit
+from celery_delayq.model.limits.of_app import limits_of
+from celery_delayq.model.scheduled import moment
+from celery_delayq.store.session import Session
+from celery_delayq.store.stores import Stores
+from celery_delayq.store.task_limits import PAGE_LANES, StoredLimit
+from celery_delayq.utils.numbers import is_integer
+from celery_delayq.utils.portions import batches
+from celery_delayq.utils.text import percent
+
+#: The override that switches a limit off.
+_OFF = "none"
+
+_KEEP: Any = object()
+
+
+@dataclass(frozen=True, slots=True)
+class LimitStatus:
+    """A limit, and how much of it is used.
+
+    Attributes
+    ----------
+    name : str
+        The name of the limit.
+    of_code : Definition | None
+        What the code of the workers says; None if no code has the limit.
+    override : Definition | None
+        What people have set, which counts more; None if nothing is set, or if it is off.
+    is_off : bool
+        Whether people have switched the limit off.
+    held : int
+        Due tasks that wait in lanes.
+    lanes : int
+        Lanes with held tasks.
+    used : int
+        Messages of all lanes that workers have.
+    """
+
+    name: str
+    of_code: Definition | None
+    override: Definition | None
+    is_off: bool
+    held: int
+    lanes: int
+    used: int
+
+    @property
+    def definition(self) -> Definition | None:
+        """What counts; None if nothing is limited."""
+        return None if self.is_off else self.override or self.of_code
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return all fields as JSON types."""
+        return {
+            "name": self.name,
+            "of_code": _as_dict(self.of_code),
+            "override": _as_dict(self.override),
+            "is_off": self.is_off,
+            "definition": _as_dict(self.definition),
+            **{name: getattr(self, name) for name in ("held", "lanes", "used")},
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class LaneStatus:
+    """The held tasks of one limit and one key.
+
+    Attributes
+    ----------
+    limit, key : str
+        The name of the limit, and the key. A key of more than 200 characters is its SHA-256.
+    held : int
+        Due tasks that wait in the lane.
+    used : int
+        Messages of the lane that workers have.
+    next : datetime | None
+        When the next task may start: a time in the past if a worker may take it now. None while
+        the lane waits until one of its tasks ends.
+    """
+
+    limit: str
+    key: str
+    held: int
+    used: int
+    next: datetime | None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return all fields as JSON types."""
+        return {
+            **{name: getattr(self, name) for name in ("limit", "key", "held", "used")},
+            "next": None if self.next is None else self.next.isoformat(),
+        }
+
+
+class TaskLimits:
+    """The limits of the app's broker.
+
+    Workers store the limits of their code when they start. What people set is stored apart: it
+    counts more, also after a start of workers.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def list(self) -> list[LimitStatus]:
+        """Return all limits that workers or people have stored, by name."""
+        return self._session.ask(_all)
+
+    def get(self, name: str) -> LimitStatus:
+        """Return one limit.
+
+        Raises
+        ------
+        InvalidLimit
+            Neither Redis nor the app has a limit of this name.
+        """
+        for each in self.list():
+            if each.name == name:
+                return each
+        of_code, _ = self._stored(name)
+        return LimitStatus(name, Definition.parse(of_code), None, False, 0, 0, 0)
+
+    def set(
+        self,
+        name: str,
+        *,
+        rate: Any = _KEEP,
+        burst: int = _KEEP,
+        concurrency: int | None = _KEEP,
+        fair: bool = _KEEP,
+        off: bool = False,
+    ) -> LimitStatus:
+        """Change a limit for all workers, at once. What is not given stays as it is.
+
+        The values count more than those in code, until :meth:`unset`.
+
+        Parameters
+        ----------
+        rate, burst, concurrency, fair
+            As for :class:`~celery_delayq.model.limits.Limit`; None for no rate or no concurrency.
+        off : bool
+            Limit nothing. A later call with values switches the limit on again.
+
+        Raises
+        ------
+        InvalidLimit
+            Neither Redis nor the app has a limit of this name, a value is invalid, nothing is
+            given, or ``concurrency`` cannot hold, since a task of this app acknowledges early.
+        """
+        given = {"rate": rate, "burst": burst, "concurrency": concurrency, "fair": fair}
+        given = {option: value for option, value in given.items() if value is not _KEEP}
+        if bool(given) is off:
+            raise InvalidLimit(
+                f"limit {name!r}: give rate, burst, concurrency or fair, or off=True, and not both"
+            )
+        stored = self._stored(name)
+        text = _OFF if off else self._changed(name, stored, given).text
+        self._write(name, text)
+        return self.get(name)
+
+    def unset(self, name: str, *, code: bool = False) -> bool:
+        """Forget what people have set, so that the code counts again.
+
+        Parameters
+        ----------
+        code : bool
+            Also forget what the code says: of a limit that the code does not have any more. Held
+            tasks may go then. A worker that has the limit stores it again when it starts.
+
+        Returns
+        -------
+        bool
+            Whether something was stored.
+
+        Raises
+        ------
+        InvalidLimit
+            Neither Redis nor the app has a limit of this name.
+        """
+        self._stored(name)
+        return self._write(name, None, code=code)
+
+    def lanes(self, name: str, n: int = 10) -> builtins.list[LaneStatus]:
+        """Return the lanes of a limit with most held tasks, the longest first.
+
+        All lanes are read, some hundred at a time.
+
+        Parameters
+        ----------
+        n : int
+            Most lanes to return.
+
+        Raises
+        ------
+        InvalidLimit
+            Neither Redis nor the app has a limit of this name, or *n* is not a number from 1.
+        """
+        if not is_integer(n, 1):
+            raise InvalidLimit(f"lanes(n={n!r}): expected a whole number from 1")
+        self._stored(name)
+        return self._session.ask(lambda stores: _longest(stores, percent(name), n))
+
+    def _stored(self, name: str) -> StoredLimit:
+        """Return the definitions of a limit; those of the app's code if Redis has none."""
+        found = self._session.ask(_definitions)
+        app = self._session.app
+        for each, text in limits_of(app).definitions(app.tasks).items():
+            found.setdefault(each, StoredLimit(of_code=text))
+        if not isinstance(name, str) or percent(name) not in found:
+            known = sorted(map(unquote, found))
+            near = get_close_matches(str(name), known, 3) or known[:10]
+            raise InvalidLimit(
+                f"no limit {name!r} in Redis or in the app; there are: {', '.join(near) or 'none'}"
+            )
+        return found[percent(name)]
+
+    def _changed(self, name: str, stored: StoredLimit, given: dict[str, Any]) -> Definition:
+        """Return what counts, with changes."""
+        before = Definition.parse(stored.override) or Definition.parse(stored.of_code)
+        before = before or Definition(0.0, 1, 0, False)
+        values = {
+            "rate": before.rate,
+            "burst": 1 if given.get("rate", before.rate) is None else before.burst,
+            "concurrency": before.concurrency or None,
+            "fair": before.fair,
+        } | given
+        if [*values.values()] == [None, 1, None, False]:
+            raise InvalidLimit(f"limit {name!r}: nothing would be limited; off=True does that")
+        changed = Limit(name, **values).definition
+        if "rate" not in given:  # the text of a rate may be rounded
+            changed = changed._replace(interval_us=before.interval_us)
+        if changed.concurrency:
+            self._check_late_acks(name, changed.concurrency)
+        return changed
+
+    def _check_late_acks(self, name: str, concurrency: int) -> None:
+        app = self._session.app
+        for task in limits_of(app).of_tasks(app.tasks).values():
+            if task.limit.name == name and not task.task.acks_late:
+                raise InvalidLimit(
+                    f"task {task.name} acknowledges when it starts, so concurrency={concurrency} "
+                    f"of limit {name!r} cannot hold; set acks_late=True at the task, or "
+                    "DelayQ(app, at_least_once=True)"
+                )
+
+    def _write(self, name: str, override: str | None, *, code: bool = False) -> bool:
+        """Write or remove an override in all stores. Return whether there was something."""
+        field = percent(name)
+
+        def write(stores: Stores) -> bool:
+            changed = False
+            for store in stores:
+                limits = store.task_limits
+                if override is not None:
+                    limits.override(field, override)
+                    changed = True
+                else:
+                    changed |= limits.forget(field)
+                    changed |= code and limits.forget(field, of_code=True)
+                limits.try_lanes([field])
+            return changed
+
+        return self._session.ask(write)
+
+
+def _as_dict(definition: Definition | None) -> dict[str, Any] | None:
+    if definition is None:
+        return None
+    return {
+        "rate": definition.rate,
+        "burst": definition.burst,
+        "concurrency": definition.concurrency or None,
+        "fair": definition.fair,
+    }
+
+
+def _definitions(stores: Stores) -> dict[str, StoredLimit]:
+    """Return the definitions in all stores; those of the first store count."""
+    found: dict[str, StoredLimit] = {}
+    for store in stores:
+        found = store.task_limits.definitions() | found
+    return found
+
+
+def _all(stores: Stores) -> builtins.list[LimitStatus]:
+    found = _definitions(stores)
+    names = [*found]
+    held, used, lanes = Counter[str](), Counter[str](), Counter[str]()
+    for store in stores if names else ():
+        limits = store.task_limits
+        used.update(limits.used_by_limit(names))
+    # A lane may have tasks in several queues.
+    seen: set[str] = set()
+    for queue, counts in _held_by_queue(stores, names).items():
+        held.update(counts)
+        if any(counts.values()):
+            for page in stores.of(queue).task_limits.lanes(queue):
+                lanes.update(lane.partition(":")[0] for lane in page.keys() - seen)
+                seen |= page.keys()
+    return sorted(
+        (
+            _status(name, each, held=held[name], lanes=lanes[name], used=used[name])
+            for name, each in found.items()
+        ),
+        key=lambda each: each.name,
+    )
+
+
+def _status(name: str, stored: StoredLimit, *, held: int, lanes: int, used: int) -> LimitStatus:
+    override = Definition.parse(stored.override)
+    is_off = stored.override != "" and override is None
+    of_code = Definition.parse(stored.of_code)
+    return LimitStatus(unquote(name), of_code, override, is_off, held, lanes, used)
+
+
+def _held_by_queue(stores: Stores, names: builtins.list[str]) -> dict[str, dict[str, int]]:
+    if not names:
+        return {}
+    return stores.run_each(
+        stores.registry(), lambda store, queue: store.task_limits.held_by_limit_steps(queue, names)
+    )
+
+
+def _longest(stores: Stores, limit: str, n: int) -> builtins.list[LaneStatus]:
+    held, moments = Counter[str](), dict[str, float]()
+    for queue, counts in _held_by_queue(stores, [limit]).items():
+        if not counts[limit]:
+            continue
+        store = stores.of(queue)
+        seen: set[str] = set()
+        for page in store.task_limits.lanes(queue):
+            its = [lane for lane in page if lane.startswith(f"{limit}:") and lane not in seen]
+            seen.update(its)
+            for some in batches(its, PAGE_LANES):
+                found = store.task_limits.held(queue, some)
+                held.update(dict(zip(some, found, strict=True)))
+            for lane in its:
+                moments[lane] = min(page[lane], moments.get(lane, page[lane]))
+    longest = nlargest(n, held.items(), key=lambda each: (each[1], each[0]))
+    lanes = [lane for lane, number in longest if number]
+    used = _used(stores, lanes)
+    return [
+        LaneStatus(
+            unquote(limit),
+            unquote(lane.partition(":")[2]),
+            held[lane],
+            used[lane],
+            moment(int(moments[lane] / 1000)) if isfinite(moments[lane]) else None,
+        )
+        for lane in lanes
+    ]
+
+
+def _used(stores: Stores, lanes: builtins.list[str]) -> Counter[str]:
+    """Return the number of leased messages of each lane in all stores."""
+    used = Counter[str]()
+    for store in stores:
+        for some in batches(lanes, PAGE_LANES):
+            used.update(dict(zip(some, store.task_limits.used(some), strict=True)))
+    return used

@@ -1,0 +1,91 @@
+"""``delayq limits``: limits as they are, and as people change them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from celery import Celery
+
+from celery_delayq import DelayQ, Filter, Limit
+from tests.support.cli import CommandLine
+
+
+@pytest.fixture(autouse=True)
+def _limit(app: Celery, cli: CommandLine, delayq: DelayQ) -> None:
+    """Two tasks of one key and one of another, which are held."""
+    limit = Limit("stripe", rate="100/m", burst=20, concurrency=8, key="{0}", fair=True)
+    pay = app.tasks["shop.bill"]
+    pay.limit, pay.acks_late = limit, True
+    delayq.store.task_limits.announce({"stripe": limit.definition.text})
+    delayq.store.register("celery")
+    for customer in ("ada", "ada", "b:1"):
+        pay.apply_async((customer,))
+
+
+def test_limits_are_listed(cli: CommandLine) -> None:
+    row = " ".join(cli("limits", "list").out.splitlines()[2].split())
+    assert row == "stripe 100/m, burst 20, 8 at once, fair 3 2 0"
+    found = cli("limits", "list", "--json").json
+    assert (found["name"], found["held"], found["lanes"], found["used"]) == ("stripe", 3, 2, 0)
+    assert found["definition"] == {"rate": "100/m", "burst": 20, "concurrency": 8, "fair": True}
+    assert found["override"] is None
+
+
+def test_a_limit_is_set_and_unset(cli: CommandLine) -> None:
+    ran = cli("limits", "set", "stripe", "--rate", "7/m", "--not-fair", "--no", "concurrency")
+    assert ran.out == ("Limit stripe: 7/m, burst 20\n(code: 100/m, burst 20, 8 at once, fair)\n")
+    assert "7/m, burst 20" in cli("limits", "list").out
+    assert cli("limits", "set", "stripe", "--off").out.startswith("Limit stripe: off\n(code: 100/m")
+    assert cli("limits", "set", "stripe", "--burst", "2", "--json").json["override"] == {
+        **{"rate": "100/m", "burst": 2, "concurrency": 8, "fair": True}
+    }
+    assert cli("limits", "unset", "stripe").out == "Limit stripe: the code counts.\n"
+    ran = cli("limits", "unset", "stripe")
+    assert (ran.code, ran.out) == (1, "Limit stripe: nothing was set.\n")
+    assert cli("limits", "unset", "stripe", "--json").json == {"name": "stripe", "changed": False}
+
+
+def test_a_limit_of_the_code_is_forgotten(cli: CommandLine, delayq: DelayQ) -> None:
+    assert cli("limits", "unset", "stripe", "--code").out == "Limit stripe: forgotten.\n"
+    assert delayq.limits.list() == []
+    assert cli("limits", "list").out == "There are no limits.\n"
+
+
+def test_the_longest_lanes_are_shown(cli: CommandLine) -> None:
+    assert [line.split()[:3] for line in cli("limits", "lanes", "stripe").out.splitlines()[2:]] == [
+        ["ada", "2", "0"],
+        ["b:1", "1", "0"],
+    ]
+    lines = cli("limits", "lanes", "stripe", "--limit", "1", "--json").out.splitlines()
+    [found] = map(json.loads, lines)
+    assert (found["limit"], found["key"], found["held"]) == ("stripe", "ada", 2)
+
+
+def test_of_a_limit_without_held_tasks_no_lane_is_shown(cli: CommandLine, delayq: DelayQ) -> None:
+    delayq.cancel_all(Filter(), everything=True)
+
+    assert cli("limits", "lanes", "stripe").out == "No task is held.\n"
+
+
+@pytest.mark.parametrize("words", ["set strip --off", "unset strip", "lanes strip"])
+def test_an_unknown_limit_is_refused(cli: CommandLine, words: str) -> None:
+    ran = cli("limits", *words.split())
+
+    assert (ran.code, ran.out) == (1, "")
+    assert "no limit 'strip' in Redis or in the app; there are: stripe" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("set stripe", "give --off, or at least one value"),
+        ("set stripe --off --burst 2", "give --off, or at least one value"),
+        ("set stripe --rate 1 --no rate", "give one of them"),
+    ],
+)
+def test_wrong_use_is_refused(cli: CommandLine, words: str, expected: str) -> None:
+    ran = cli("limits", *words.split())
+
+    assert (ran.code, ran.out) == (2, "")
+    assert expected in ran.err

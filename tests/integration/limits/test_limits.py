@@ -1,0 +1,186 @@
+"""``delayq.limits``: what there is, what people set, and the lanes."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from celery import Celery
+from redis import Redis
+
+from celery_delayq import DelayQ, Limit
+from celery_delayq.aio import AsyncDelayQ
+from celery_delayq.errors import InvalidLimit
+from celery_delayq.limits.client import LimitStatus
+from celery_delayq.model.limits import Definition
+from celery_delayq.testing import wait_until
+from tests.integration.limits.conftest import STRIPE, Hold
+from tests.support import TIMEOUT
+from tests.support.scene import StartWorker
+
+
+def _nothing(*_: str) -> None:
+    """Stand for any task."""
+
+
+def test_a_limit_of_the_code_is_listed_with_its_use(delayq: DelayQ, hold: Hold) -> None:
+    hold("ada", "ada", "bob")
+    hold("ada", queue="bills")
+
+    assert delayq.limits.list() == [
+        LimitStatus("stripe", STRIPE.definition, None, False, held=4, lanes=2, used=0)
+    ]
+    assert delayq.limits.list()[0].definition == STRIPE.definition
+
+
+def test_without_limits_there_are_none(delayq: DelayQ) -> None:
+    assert delayq.limits.list() == []
+
+
+def test_what_is_not_given_stays(delayq: DelayQ, hold: Hold) -> None:
+    assert delayq.limits.set("stripe", rate="7/m").definition == Definition(
+        60_000_000 / 7, 20, 8, True
+    )
+    assert delayq.limits.set("stripe", burst=3).definition == Definition(60_000_000 / 7, 3, 8, True)
+    assert delayq.limits.set("stripe", rate=None).definition == Definition(0.0, 1, 8, True)
+    found = delayq.limits.set("stripe", concurrency=None, fair=False, rate=2)
+
+    assert found.definition == found.override == Definition(500_000, 1, 0, False)
+    assert found.of_code == STRIPE.definition
+
+
+def test_a_limit_is_off_until_something_is_set(delayq: DelayQ, hold: Hold, redis: Redis) -> None:
+    found = delayq.limits.set("stripe", off=True)
+
+    assert (found.is_off, found.definition, found.of_code) == (True, None, STRIPE.definition)
+    assert redis.hgetall("delayq:limits")[b"ostripe"] == b"none"
+    assert delayq.limits.set("stripe", burst=2).definition == Definition(600_000, 2, 8, True)
+
+
+def test_what_was_set_is_forgotten(delayq: DelayQ, hold: Hold) -> None:
+    delayq.limits.set("stripe", concurrency=1)
+
+    assert delayq.limits.unset("stripe")
+    assert not delayq.limits.unset("stripe")
+    assert delayq.limits.get("stripe").definition == STRIPE.definition
+
+
+def test_a_limit_that_no_code_has_any_more_is_forgotten(delayq: DelayQ) -> None:
+    delayq.store.task_limits.announce({"old": "0 1 1 0"})
+
+    assert delayq.limits.unset("old", code=True)
+    assert delayq.limits.list() == []
+
+
+def test_a_limit_is_set_before_the_first_worker_starts(app: Celery, delayq: DelayQ) -> None:
+    app.task(name="shop.pay", limit=Limit("early bird", rate=1), shared=False)(_nothing)
+
+    assert delayq.limits.get("early bird").definition == Definition(1_000_000, 1, 0, False)
+    assert delayq.limits.set("early bird", burst=5).override == Definition(1_000_000, 5, 0, False)
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "expected"),
+    [
+        ("strip", {"rate": 1}, "no limit 'strip' in Redis or in the app; there are: stripe"),
+        ("x", {"rate": 1}, "there are: stripe"),
+        (7, {"rate": 1}, "no limit 7"),
+        ("stripe", {}, "give rate, burst, concurrency or fair, or off=True"),
+        ("stripe", {"rate": 1, "off": True}, "and not both"),
+        ("stripe", {"rate": "0/s"}, "above 0"),
+        ("stripe", {"burst": 0}, "expected a whole number from 1"),
+        ("stripe", {"concurrency": 0}, "expected a whole number from 1"),
+        ("stripe", {"rate": None, "burst": 2}, "without rate="),
+        ("stripe", {"rate": None, "concurrency": None, "fair": False}, "nothing would be limited"),
+    ],
+)
+def test_what_is_wrong_is_said(
+    delayq: DelayQ, hold: Hold, redis: Redis, name: Any, given: dict[str, Any], expected: str
+) -> None:
+    with pytest.raises(InvalidLimit, match=expected.replace("(", r"\(")):
+        delayq.limits.set(name, **given)
+    assert redis.hkeys("delayq:limits") == [b"cstripe"]
+
+
+def test_concurrency_needs_late_acknowledgement(app: Celery, delayq: DelayQ) -> None:
+    app.task(name="shop.early", limit=Limit("early", rate=1), shared=False)(_nothing)
+
+    with pytest.raises(InvalidLimit, match=r"shop\.early acknowledges when it starts"):
+        delayq.limits.set("early", concurrency=3)
+
+
+@pytest.mark.parametrize("name", ["unset", "lanes", "get"])
+def test_every_call_refuses_an_unknown_limit(delayq: DelayQ, hold: Hold, name: str) -> None:
+    with pytest.raises(InvalidLimit, match="there are: stripe"):
+        getattr(delayq.limits, name)("stirpe")
+
+
+def test_the_longest_lanes_come_first(delayq: DelayQ, hold: Hold) -> None:
+    hold("ada", "ada", "bob", "c:1", "c:1", "c:1")
+    hold("ada", "ada", queue="bills")
+
+    found = delayq.limits.lanes("stripe", 2)
+
+    assert [(each.key, each.held, each.used) for each in found] == [("ada", 4, 0), ("c:1", 3, 0)]
+    assert found[0].next is not None
+    with pytest.raises(InvalidLimit, match="from 1"):
+        delayq.limits.lanes("stripe", 0)
+
+
+def test_a_lane_that_waits_for_a_permit_has_no_next_time(
+    delayq: DelayQ, hold: Hold, redis: Redis
+) -> None:
+    hold("ada")
+    redis.zadd("{celery}:lanes", {"stripe:ada": "+inf"})
+    redis.zadd("delayq:permits", {f"stripe:ada\0celery\0{n}\0m": 0 for n in range(8)})
+
+    [found] = delayq.limits.lanes("stripe")
+
+    assert (found.next, found.used) == (None, 8)
+    assert delayq.limits.list()[0].used == 8
+    delayq.limits.set("stripe", concurrency=9)
+    [found] = delayq.limits.lanes("stripe")
+    assert found.next is not None
+
+
+def test_many_lanes_are_read_in_pages(delayq: DelayQ, hold: Hold, redis: Redis) -> None:
+    [id] = hold("ada")
+    keys = [f"key-{number}" for number in range(3000)]
+    members = {f"stripe:{key}\0{0:03d}\0{1:015d}\0{id}": 0 for key in keys}
+    redis.zadd("{celery}:held", members)
+    redis.zadd("{celery}:lanes", {f"stripe:{key}": 1 for key in keys})
+    redis.slowlog_reset()
+
+    assert delayq.limits.list()[0].lanes == 3001
+    assert len(delayq.limits.lanes("stripe", 3000)) == 3000
+    assert redis.slowlog_get() == []
+
+
+def test_a_change_lets_held_tasks_go(
+    app: Celery, delayq: DelayQ, redis: Redis, delayq_worker: StartWorker
+) -> None:
+    worker = delayq_worker("tests.apps.limit_tasks:app", pool="solo")
+    wait_until(lambda: b"cown" in redis.hkeys("delayq:limits"), what="the limits are announced")
+    delayq.limits.set("own", rate="1/d", burst=1)
+    limit = Limit("own", rate=1000, burst=9, key="{0}")
+    task = app.task(name="limits.own", limit=limit, shared=False)(_nothing)
+    sent = [task.apply_async(("ada",)) for _ in range(3)]
+    wait_until(lambda: redis.zcard("{celery}:held") == 2, what="two are held")
+    [lane] = delayq.limits.lanes("own")
+    assert (lane.key, lane.held) == ("ada", 2)
+
+    delayq.limits.set("own", off=True)
+
+    assert [each.get(timeout=TIMEOUT) for each in sent] == ["own:ada 0"] * 3
+    worker.stop()
+
+
+def test_for_asyncio_it_is_the_same(delayq: DelayQ, hold: Hold) -> None:
+    hold("ada")
+
+    async def use() -> list[LimitStatus]:
+        async with AsyncDelayQ(delayq) as client:
+            return await client.limits.list()
+
+    assert asyncio.run(use()) == delayq.limits.list()
