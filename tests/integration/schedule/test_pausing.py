@@ -161,7 +161,7 @@ def test_a_pause_outlives_all_workers_and_redis(
 @pytest.mark.full
 @pytest.mark.parametrize(
     ("backlog", "limits"),
-    [(5000, {"max_ready": 100}), (1500, {"max_ready": 50, "promote_rate": 750})],
+    [(2000, {"max_ready": 100}), (1500, {"max_ready": 50, "promote_rate": 750})],
     ids=["max_ready", "max_ready and promote_rate"],
 )
 def test_a_large_backlog_goes_on_within_the_limits(
