@@ -125,14 +125,16 @@ def runs_of(one: Combination, every_change: bool = False) -> Iterator[list[str]]
     and its room have.
     """
     folders = ["tests/unit", "tests/contract", *([LUA] if runs_lua(one) else [])]
-    yield ["-m", CHEAP, *folders, f"--ignore={WORKERS}", *IGNORED]
+    yield ["-n", "2", "-m", CHEAP, *folders, f"--ignore={WORKERS}", *IGNORED]
     each_pool = not every_change or runs_each_pool(one)
     without = ["rabbitmq", "cluster", *([] if each_pool else FURTHER_POOLS)]
-    yield ["-m", "conformance", "-k", " and ".join(f"not {w}" for w in without), *CONFORMANCE]
+    chosen = " and ".join(f"not {each}" for each in without)
+    # Tests with workers wait half of their time.
+    yield ["-n", "4", "-m", "conformance", "-k", chosen, *CONFORMANCE]
     if one == WITH_RABBITMQ:
         marks = "rabbitmq and not nightly" if every_change else "rabbitmq"
         folder = "tests/integration/transport/amqp" if every_change else "tests/integration"
-        yield ["-m", marks, "tests/contract", folder, *IGNORED]
+        yield ["-n", "4", "-m", marks, "tests/contract", folder, *IGNORED]
 
 
 def servers_of(one: Combination) -> dict[str, Path | None]:
@@ -232,7 +234,7 @@ class Matrix:
         env[fast.VARIABLE] = "0" if one == WITHOUT_FAST else "1"
         codes = []
         for run in runs_of(one, self._every_change):
-            command = [str(python), "-m", "pytest", "-q", "-n", "2", "-p", "no:cacheprovider"]
+            command = [str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider"]
             with log.open("a") as output:
                 done = subprocess.run(
                     [*command, *run, *self._options],
