@@ -16,6 +16,14 @@ _LUA_FOLDER = files("celery_delayq").joinpath("store", "lua")
 _TEXT_OR_COMMENT = re.compile(r"('(?:\\.|[^'\\])*')|--.*")
 _FUNCTION = re.compile(r"local function (\w+)\(")
 _NAME, _NAMED = re.compile(r"\w+"), re.compile(r"\b(?:KEYS|ARGV|FIRST)\.\w+")
+#: A line that gives keys other names, and a text in quotes or a name.
+_KEY_NAMES = re.compile(r"local ([A-Z_, ]+) = (KEYS\.\w+(?:, KEYS\.\w+)*)$")
+_TEXT_OR_NAME = re.compile(r"'(?:\\.|[^'\\])*'|\b[A-Z_]+\b")
+#: The first line of a part that only one variant of a script has, or that it lacks, and the last.
+_PART_BEGINS, _PART_ENDS = re.compile(r"\s*-- @(with|without) (\w+)$"), re.compile(r"\s*-- @end$")
+#: Variants of scripts. A variant has the parts between ``-- @with NAME`` and ``-- @end``, and lacks
+#: those that begin with ``-- @without NAME``. Its name is that of the script, ``+`` and its own.
+LIMITS = "+limits"
 #: SHA1 and line number of a script in an error reply. Redis counts the lines of the sent source.
 _FAILED = re.compile(r"(?:script: |f_)([0-9a-f]{40}).*?@user_script: ?(\d+)", re.DOTALL)
 
@@ -30,12 +38,14 @@ class Script:
     """One Lua file: its header, the source for Redis, and the SHA1 of that source.
 
     The source contains the includes. It contains no comments except the first line, no blank lines,
-    and no function that the script does not call.
+    and no function that the script does not call. Other names of keys, such as ``DUE`` for
+    ``KEYS.due``, are replaced, since a function takes long to get a local variable of the script.
 
     Parameters
     ----------
     name : str
-        The file's path below ``store/lua`` without ``.lua``, such as ``dispatch/promote``.
+        The file's path below ``store/lua`` without ``.lua``, such as ``dispatch/promote``, and
+        perhaps a variant, such as ``leases/acquire+limits``.
 
     Raises
     ------
@@ -45,9 +55,10 @@ class Script:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.header = Header.of(name, _read(name))
+        path, _, variant = name.partition("+")
+        self.header = Header.of(path, _read(path))
         self._numbers = self.header.numbers()
-        self._lines = _without_unused(_lines_of(name))
+        self._lines = _without_unused(_with_keys(_lines_of(path, variant)))
         texts = [_NAMED.sub(self._number, line.text.strip()) for line in self._lines]
         self.source = "\n".join([f"-- {name}.lua: {self.header.summary}", *texts])
         self.sha = hashlib.sha1(self.source.encode(), usedforsecurity=False).hexdigest()
@@ -74,14 +85,21 @@ def load(name: str) -> Script:
 
 
 def names() -> list[str]:
-    """Return the names of all scripts."""
+    """Return the names of all scripts and of their variants."""
     rooms = (room for room in _LUA_FOLDER.iterdir() if room.is_dir() and room.name != "include")
-    return sorted(
+    paths = [
         f"{room.name}/{entry.name.removesuffix('.lua')}"
         for room in rooms
         for entry in room.iterdir()
         if entry.name.endswith(".lua")
-    )
+    ]
+    return sorted(paths + [path + LIMITS for path in paths if _has_variant(path)])
+
+
+def _has_variant(path: str) -> bool:
+    text = _read(path)
+    includes = INCLUDE.findall(text)
+    return "-- @with " in text or any(_has_variant(f"include/{each}") for each in includes)
 
 
 def with_place(text: str) -> str:
@@ -95,13 +113,31 @@ def _read(path: str) -> str:
     return _LUA_FOLDER.joinpath(f"{path}.lua").read_text("utf-8")
 
 
-def _lines_of(path: str) -> Iterator[_Line]:
+def _lines_of(path: str, variant: str) -> Iterator[_Line]:
     """Yield the lines of code of a file and its includes, without comments."""
+    is_part = True
     for number, text in enumerate(_read(path).split("\n"), 1):
-        if include := INCLUDE.match(text):
-            yield from _lines_of(f"include/{include[1]}")
+        if part := _PART_BEGINS.match(text):
+            is_part = (part[1] == "with") == (part[2] == variant)
+        elif _PART_ENDS.match(text):
+            is_part = True
+        elif not is_part:
+            continue
+        elif include := INCLUDE.match(text):
+            yield from _lines_of(f"include/{include[1]}", variant)
         elif code := _TEXT_OR_COMMENT.sub(r"\1", text).rstrip():
             yield _Line(code, f"{path}.lua:{number}")
+
+
+def _with_keys(lines: Iterable[_Line]) -> Iterator[_Line]:
+    """Replace other names of keys; yield the lines without those that give the names."""
+    keys: dict[str, str] = {}
+    for line in lines:
+        if named := _KEY_NAMES.match(line.text):
+            keys.update(zip(named[1].split(", "), named[2].split(", "), strict=True))
+        else:
+            text = _TEXT_OR_NAME.sub(lambda found: keys.get(found[0], found[0]), line.text)
+            yield line._replace(text=text)
 
 
 def _without_unused(lines: Iterable[_Line]) -> list[_Line]:

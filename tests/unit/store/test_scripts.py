@@ -71,12 +71,49 @@ def test_redis_gets_numbers_and_neither_comments_nor_blanks(
     ]
 
 
+VARIANTS = """\
+-- Count.
+--
+-- KEYS     due
+-- ARGV     none
+-- Returns  a number
+-- Repeat   the same
+-- Roles    worker
+
+local DUE = KEYS.due
+-- @without limits
+local step = 1
+-- @end
+-- @with limits
+local step = 2
+-- @end
+return redis.call('INCRBY', DUE, step) .. 'DUE'
+"""
+
+
+def test_a_variant_has_its_own_parts_and_keys_are_read_by_their_numbers(
+    script: Callable[[str], Script],
+) -> None:
+    base = script(VARIANTS)
+    variant = Script("read+limits")
+
+    end = "return redis.call('INCRBY', KEYS[1], step) .. 'DUE'"
+    assert base.source.splitlines()[1:] == ["local step = 1", end]
+    assert variant.source.splitlines()[1:] == ["local step = 2", end]
+    assert variant.header == base.header
+
+
 def test_the_header_has_names_and_roles(script: Callable[[str], Script]) -> None:
     header = script(SCRIPT).header
 
     assert header.keys == ["first", "others…"]
     assert header.args == ["name", "values…"]
     assert header.roles == ["worker", "exporter"]
+
+
+def test_each_variant_has_a_name() -> None:
+    listed = scripts.names()
+    assert [name for name in listed if name.removesuffix("+limits") not in listed] == []
 
 
 @pytest.mark.parametrize("name", ["KEYS.second", "KEYS.others", "KEYS.name", "FIRST.second"])
