@@ -6,6 +6,7 @@ import json
 import os
 import re
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -23,6 +24,13 @@ PREFETCH = 50
 #: Seconds until the retry of a failed task, and number of retries.
 WAIT = 0.5
 RETRIES = 3
+
+#: Seconds of a task that works.
+WORK = 0.004
+
+#: The task of which each argument is a lane, and the arguments of its ``Limit``.
+LANE_TASK = "bench.lane"
+LANE_LIMIT: Mapping[str, Any] = {"rate": "1/d", "key": "{number}"}
 
 
 @dataclass(frozen=True)
@@ -46,6 +54,8 @@ class Settings:
     quorum: bool = False
     #: Let RabbitMQ confirm each publish; our side always does.
     confirm: bool = False
+    #: The limit of the tasks, as arguments of ``Limit``. Stock has ``rate`` as its ``rate_limit``.
+    limit: dict[str, Any] | None = None
 
     @classmethod
     def from_environment(cls) -> Settings:
@@ -87,10 +97,25 @@ def make_app(settings: Settings) -> Celery:
             _count_nothing()
         if settings.history:
             app.conf.broker_transport_options = {"delayq": {"history": settings.history}}
-        DelayQ(app, at_least_once=settings.at_least_once)
-    elif settings.at_least_once:
+        DelayQ(app, at_least_once=settings.at_least_once, limits=_limits(settings))
+        return app
+    if settings.at_least_once:
         app.conf.update(task_acks_late=True, task_reject_on_worker_lost=True)
+    if settings.limit:
+        app.conf.task_annotations = {"*": {"rate_limit": f"{settings.limit['rate']}/s"}}
     return app
+
+
+def _limits(settings: Settings) -> dict[str, Any] | None:
+    """Return the limits by pattern of our side."""
+    if settings.limit is None:
+        return None
+    from celery_delayq import Limit
+
+    return {
+        LANE_TASK: Limit("lanes", **LANE_LIMIT),
+        "bench.*": Limit("bench", **settings.limit),
+    }
 
 
 def _count_nothing() -> None:
@@ -132,6 +157,18 @@ def _fail(task: Any, failed: float = 0.0) -> None:
         raise task.retry(kwargs={"failed": time.time()}, **how)
 
 
+def _work() -> None:
+    """Work for some milliseconds, and record start and end."""
+    start = time.time()
+    time.sleep(WORK)
+    if _recorder is not None:
+        _recorder.add(start, time.time())
+
+
+def _lane(number: int) -> None:
+    """Do nothing, in a lane with this number."""
+
+
 def _tick(task: Any, number: int) -> None:
     """Record the start of this tick and its due; for beat, the number of its entry."""
     start = time.time()
@@ -142,6 +179,8 @@ def _tick(task: Any, number: int) -> None:
 
 noop = app.task(name="bench.noop")(_noop)
 record = app.task(name="bench.record")(_record)
+work = app.task(name="bench.work")(_work)
+lane = app.task(name=LANE_TASK)(_lane)
 tick = app.task(name="bench.tick", bind=True)(_tick)
 fail = app.task(name="bench.fail", bind=True, max_retries=RETRIES, retry_intervals=(WAIT,))(_fail)
 

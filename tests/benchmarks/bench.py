@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeVar
 
 from celery import Celery
 
-from celery_delayq import DelayQ
+from celery_delayq import DelayQ, Limit
 from celery_delayq.embedded import EmbeddedRedis
 from tests.support.programs import redis_server_on_path
 
@@ -60,6 +60,9 @@ class Size:
     burst: int = 10_000
     load_rounds: int = 2
     immediate: int = 10_000
+    #: Tasks that a rate holds, and other lanes beside theirs.
+    limited: int = 20_000
+    lanes: int = 100_000
     term_etas: int = 20_000
     worker_rounds: int = 3
     fast_rounds: int = 7
@@ -91,6 +94,8 @@ QUICK = Size(
     burst=3_000,
     load_rounds=1,
     immediate=2_000,
+    limited=3_000,
+    lanes=5_000,
     term_etas=3_000,
     worker_rounds=2,
     fast_rounds=3,
@@ -150,11 +155,11 @@ class Station:
         return Publisher(self.settings, self._folder / f"publisher-{self.database}.log")
 
     @contextmanager
-    def delayq(self) -> Iterator[DelayQ]:
+    def delayq(self, limits: Mapping[str, Limit] | None = None) -> Iterator[DelayQ]:
         """Yield a client of our side."""
         with (
             Celery("shop", broker=self.settings.broker, set_as_current=False) as app,
-            DelayQ(app) as delayq,
+            DelayQ(app, limits=limits) as delayq,
         ):
             app.conf.task_ignore_result = True
             yield delayq

@@ -43,6 +43,7 @@ TABLES = {
     "retries": Table("stock or 1,000", "ours or 100,000", ("retry-", "dead-letters-")),
     "periodic": Table("stock", "ours", ("periodic-",)),
     "spark": Table("stock", "ours", ("spark-",)),
+    "limits": Table("without, one lane or stock", "with", ("limits-",)),
     "history": Table("without", "with", ("history-",)),
     "fleet": Table("one or few", "a fleet", ("fleet-",)),
     "large": Table("10,000", "1,000,000 or 3,000,000", ("large-",)),

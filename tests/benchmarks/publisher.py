@@ -18,7 +18,7 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from . import concurrent
-from .app import app, fail, noop, record
+from .app import app, fail, noop, record, work
 from .model import Published
 
 
@@ -32,6 +32,7 @@ class Order:
     :param batch: messages in a flush of ``Producer.batch``; 0 publishes one by one.
     :param queues: queues to use in turn; empty for the default queue.
     :param recorded: send the task that records its start instead of the one that does nothing.
+    :param working: send the task that works for some milliseconds.
     :param failing: send the task that fails until it has no retry left.
     :param many: schedule all in one call of ``schedule_many``; for our side, with ETAs.
     :param threads: number of threads that publish.
@@ -45,6 +46,7 @@ class Order:
     batch: int = 0
     queues: tuple[str, ...] = ()
     recorded: bool = False
+    working: bool = False
     failing: bool = False
     many: bool = False
     threads: int = 0
@@ -79,7 +81,7 @@ def publish(order: Order) -> Published:
 
     The items of ``schedule_many`` are made while it runs: it takes a generator.
     """
-    task = fail if order.failing else record if order.recorded else noop
+    task = fail if order.failing else work if order.working else record if order.recorded else noop
     calls = [] if order.many else [*_calls(order)]
     gc.collect()
     if order.loop or order.threads:

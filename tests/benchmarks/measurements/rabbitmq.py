@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from celery_delayq.embedded.rabbitmq import EmbeddedRabbitMQ
 from celery_delayq.errors import ServerNotFound
@@ -86,7 +86,7 @@ def _sides(bench: Bench) -> tuple[Side, Side]:
 
 
 @contextmanager
-def _places(bench: Bench, **settings: bool) -> Iterator[list[Place]]:
+def _places(bench: Bench, **settings: Any) -> Iterator[list[Place]]:
     """Yield stock's and ours, on one broker."""
     with ExitStack() as stack:
         try:

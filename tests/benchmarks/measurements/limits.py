@@ -1,0 +1,343 @@
+"""Limits: what they cost where they never hold, and how exact a rate and a concurrency are.
+
+The rate that holds is a quarter of the rate without a limit, which is measured first. What Redis
+has handed out is counted by samples of its keys, each one transaction, so a window between two
+samples is exact.
+"""
+
+from __future__ import annotations
+
+import statistics
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Any
+
+from celery_delayq import Item, Limit
+
+from ..app import LANE_LIMIT, LANE_TASK
+from ..bench import OURS, STOCK, Bench, Side, Station, percentile
+from ..model import BenchError, Better, Figure, Row, Target, at_most, measurement, ratio_at_least
+from ..pauses import SLOW, Pauses
+from ..processes import Pool
+from ..publisher import Order
+from .immediate import SLOWEST, Drained
+
+#: A limit that never holds.
+NEVER = {"concurrency": 1_000_000}
+ONE_AT_ONCE = {"concurrency": 1}
+
+#: Share of the rate without a limit, and seconds of the rate in a burst.
+SHARE, BURST_SECONDS = 0.25, 0.1
+#: Seconds between two samples, and seconds that a run may take beside twice those of its rate.
+SAMPLE, PATIENCE = 0.01, 60.0
+#: Stock starts fewer tasks than its rate allows: one of so many is enough to measure that.
+STOCK_PART = 10
+#: Seconds until the worker has tried the first task of each lane.
+LANES_PATIENCE = 600.0
+
+HELD = "tasks held by a rate of a quarter"
+USED = Row(
+    "limits-rate-used",
+    f"{{:,}} {HELD}: started of those allowed (stock: its rate_limit)",
+    "%",
+    Better.HIGHER,
+    Target("≥ 97 %", lambda figure: figure.ours >= 97),
+    digits=1,
+)
+CALLS = Row(
+    "limits-rate-calls",
+    f"{{:,}} {HELD}: calls of scripts (stock: none)",
+    "per task",
+    Better.LOWER,
+    at_most(3),
+    digits=2,
+)
+LANES = Row(
+    "limits-lanes",
+    f"{{:,}} {HELD}: alone, and beside {{:,}} blocked lanes",
+    "tasks/s",
+    Better.HIGHER,
+    ratio_at_least(0.75),
+)
+PERMIT = Row(
+    "limits-permit-p99",
+    "start to next start without a limit; end to next start with concurrency 1: p99",
+    "ms",
+    Better.LOWER,
+    at_most(50, "ms"),
+    digits=1,
+)
+SLOW_ONE, SLOW_LANES = "limits-lane-slow", "limits-lanes-slow"
+
+Settings = Mapping[str, Any]
+
+
+@contextmanager
+def _station(bench: Bench, side: Side, limit: Settings | None) -> Iterator[Station]:
+    """Yield a station with late acknowledgement, and its tasks with a limit."""
+    with bench.station(side) as station:
+        limit = None if limit is None else dict(limit)
+        station.settings = replace(station.settings, at_least_once=True, limit=limit)
+        yield station
+
+
+def _publish(station: Station, order: Order) -> None:
+    with station.publisher() as publisher:
+        publisher.publish(order, timeout=600.0)
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Tasks a second of one worker, and CPU of Redis for each task (µs), with publishing."""
+
+    speed: float
+    cpu: float
+
+
+def _cpu(client: Any) -> float:
+    used = client.info("cpu")
+    return float(used["used_cpu_user"] + used["used_cpu_sys"])
+
+
+def _drain(bench: Bench, limit: Settings | None) -> Cost:
+    """Publish immediate tasks one by one, then let a worker run them."""
+    count = bench.size.immediate
+    with _station(bench, OURS, limit) as station:
+        before = _cpu(station.client)
+        _publish(station, Order(count, recorded=True))
+        with station.worker(Pool.PREFORK) as worker:
+            station.records.wait_for(count, count / SLOWEST, worker.check)
+            speed = Drained.of(station.records.read()).per_second
+            time.sleep(0.1)  # the last acknowledgements
+        return Cost(speed, (_cpu(station.client) - before) / count * 1e6)
+
+
+@dataclass
+class HandOuts:
+    """Tasks that a station had handed out at several times of Redis' clock (s)."""
+
+    count: int
+    samples: list[tuple[float, int]] = field(default_factory=list)
+
+    @contextmanager
+    def sampled(self, station: Station) -> Iterator[None]:
+        """Sample while the block runs. All tasks have been published before."""
+        with station.delayq() as delayq:
+            key = delayq.store.keys.queue("celery")
+        ended, errors = threading.Event(), []
+
+        def sample() -> None:
+            try:
+                while not ended.wait(SAMPLE):
+                    self.samples.append(self._sample(station.client, key.held))
+            except Exception as error:  # raised by the caller's thread
+                errors.append(error)
+
+        thread = threading.Thread(target=sample)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
+        if errors:
+            raise errors[0]
+
+    def _sample(self, client: Any, held: str) -> tuple[float, int]:
+        with client.pipeline(transaction=True) as pipeline:
+            pipeline.time()
+            pipeline.zlexcount(held, "[bench:", "[bench;")
+            pipeline.llen("celery")
+            (seconds, micros), in_lane, ready = pipeline.execute()
+        return seconds + micros / 1e6, self.count - in_lane - ready
+
+    def most_above(self, rate: float) -> float:
+        """Return the most tasks that any window handed out beyond its length times the rate."""
+        most, least = 0.0, float("inf")
+        for seconds, number in self.samples:
+            # From the first sample on: a time since 1970 would cost digits.
+            above = number - rate * (seconds - self.samples[0][0])
+            least = min(least, above)
+            most = max(most, above - least)
+        return most
+
+
+@dataclass(frozen=True)
+class Held:
+    """A run of tasks that a rate holds."""
+
+    used: float
+    per_second: float
+    calls: float
+    most_above: float
+
+
+def _calls(client: Any) -> int:
+    return int(client.info("commandstats").get("cmdstat_evalsha", {}).get("calls", 0))
+
+
+@dataclass(frozen=True)
+class Load:
+    """Tasks that a rate holds, of which *started* are waited for."""
+
+    count: int
+    started: int
+    rate: float
+
+    @property
+    def burst(self) -> int:
+        """The burst of the limit."""
+        return max(1, round(self.rate * BURST_SECONDS))
+
+    @property
+    def limit(self) -> dict[str, Any]:
+        """The arguments of the limit."""
+        return {"rate": self.rate, "burst": self.burst}
+
+    def run(self, bench: Bench, side: Side, *, lanes: int = 0) -> Held:
+        """Publish the tasks, then let a worker run them; beside blocked lanes, if any."""
+        with _station(bench, side, self.limit) as station:
+            if lanes:
+                _block(station, lanes)
+            return self._run(station)
+
+    def _run(self, station: Station) -> Held:
+        client, before = station.client, _calls(station.client)
+        hand_outs = HandOuts(self.count)
+        _publish(station, Order(self.count, recorded=True))
+        sampled = hand_outs.sampled(station) if station.side.delayq else nullcontext()
+        with sampled, station.worker(Pool.PREFORK) as worker:
+            patience = PATIENCE + 2 * self.count / self.rate
+            station.records.wait_for(self.started, patience, worker.check)
+            calls = _calls(client) - before
+        starts = sorted(record.start for record in station.records.read())[: self.started]
+        took = starts[-1] - starts[0]
+        above = 0.0
+        if station.side.delayq:
+            above = hand_outs.most_above(self.rate)
+            if above > self.burst + 1e-3:
+                raise BenchError(
+                    f"{above:.1f} tasks above {self.rate:.1f}/s in one window: the burst is "
+                    f"{self.burst}"
+                )
+        burst = self.burst if station.side.delayq else 1
+        used = len(starts) / (self.rate * took + burst)
+        return Held(100 * used, len(starts) / took, calls / self.started, above)
+
+
+def _block(station: Station, lanes: int) -> None:
+    """Let tasks wait in so many lanes, whose one slot of a day is used."""
+    with station.delayq({LANE_TASK: Limit("lanes", **LANE_LIMIT)}) as delayq:
+        items = (Item(args=(number % lanes,)) for number in range(2 * lanes))
+        delayq.schedule_many(items, task=LANE_TASK)
+        key = delayq.store.keys.queue("celery")
+        with station.worker(Pool.PREFORK) as worker:
+            deadline = time.monotonic() + LANES_PATIENCE
+            while (
+                station.client.zcard(key.held) != lanes
+                or station.client.llen("celery")
+                or station.client.zcount(key.lanes, "-inf", time.time() * 1e6)
+            ):
+                worker.check()
+                if time.monotonic() > deadline:
+                    raise BenchError(f"{lanes:,} lanes were not blocked in {LANES_PATIENCE:g} s")
+                time.sleep(0.1)
+
+
+def _gaps(bench: Bench, limit: Settings | None) -> list[float]:
+    """Return the ms from each start, with a limit from each end, to the next start."""
+    count = bench.size.immediate // 10
+    with _station(bench, OURS, limit) as station:
+        _publish(station, Order(count, working=True))
+        with station.worker(Pool.PREFORK) as worker:
+            station.records.wait_for(count, count / SLOWEST * 10, worker.check)
+        # A record has start and end.
+        runs = sorted(station.records.read())
+    gaps = [(b[0] - a[limit is not None]) * 1000 for a, b in pairwise(runs)]
+    if limit is not None and min(gaps) < 0:
+        raise BenchError("two tasks ran at once under a limit of one")
+    return gaps
+
+
+def _never(bench: Bench) -> tuple[float, list[Figure]]:
+    """Return the rate without a limit, and the figures of a limit that never holds."""
+    rounds = bench.size.worker_rounds
+    kinds: tuple[Settings | None, Settings | None] = (None, NEVER)
+    title = "immediate tasks, prefork: without a limit, with a limit that never holds"
+    free, limited = bench.in_turns(title, rounds, kinds, lambda limit: _drain(bench, limit))
+    speeds = [each.speed for each in free]
+    row = Row("limits-never", title, "tasks/s", Better.HIGHER, ratio_at_least(0.5))
+    cpu = Row(
+        "limits-redis-cpu",
+        "immediate tasks: CPU of Redis without a limit, with one",
+        "µs/task",
+        Better.LOWER,
+        digits=1,
+    )
+    figures = [
+        row.figure(speeds, [each.speed for each in limited]),
+        cpu.figure([each.cpu for each in free], [each.cpu for each in limited]),
+    ]
+    return statistics.median(speeds), figures
+
+
+def _held(bench: Bench, rate: float) -> Iterator[Figure]:
+    size, rounds = bench.size, bench.size.load_rounds
+    load = Load(size.limited, size.limited, rate)
+    loads = {STOCK: replace(load, started=size.limited // STOCK_PART), OURS: load}
+    stock, ours = bench.in_turns(
+        USED.titled(size.limited).title,
+        rounds,
+        (STOCK, OURS),
+        lambda side: loads[side].run(bench, side),
+    )
+    raw = {"rate": rate, "burst": load.burst, "most above": [each.most_above for each in ours]}
+    yield USED.titled(size.limited).figure(
+        [each.used for each in stock], [each.used for each in ours], raw
+    )
+    yield CALLS.titled(size.limited).figure([0.0] * rounds, [each.calls for each in ours])
+    alone, beside = bench.in_turns(
+        LANES.name, rounds, (0, size.lanes), lambda lanes: load.run(bench, OURS, lanes=lanes)
+    )
+    yield LANES.titled(size.limited, size.lanes).figure(
+        [each.per_second for each in alone], [each.per_second for each in beside]
+    )
+
+
+def _slow(bench: Bench, rate: float) -> Iterator[Figure]:
+    """Yield the rows of slow scripts: with very many lanes, and with very many tasks of one."""
+    size = bench.size
+    runs = (
+        (SLOW_LANES, f"{size.lanes:,} lanes", size.limited, size.lanes),
+        (SLOW_ONE, f"a lane of {size.lanes:,}", size.lanes, 0),
+    )
+    with bench.station(OURS) as station:
+        for name, beside, count, lanes in runs:
+            bench.note(SLOW.titled(beside).title)
+
+            def run(load: Load = Load(count, size.limited, rate), lanes: int = lanes) -> float:
+                return load.run(bench, OURS, lanes=lanes).per_second
+
+            pauses = Pauses(station.client)
+            pauses.measured(run)
+            yield from pauses.figures(name, beside)
+
+
+@measurement("limits", order=62)
+def limits(bench: Bench) -> Iterator[Figure]:
+    """Tasks with a limit: what it costs, how exact its rate and concurrency are, many lanes."""
+    free, figures = _never(bench)
+    yield from figures
+    yield from _held(bench, SHARE * free)
+    gaps = bench.in_turns(
+        PERMIT.title,
+        bench.size.load_rounds,
+        (None, ONE_AT_ONCE),
+        lambda limit: percentile(_gaps(bench, limit), 99),
+    )
+    yield PERMIT.figure(*gaps)
+    yield from _slow(bench, SHARE * free)
