@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+from urllib.parse import urlsplit
+
 from celery import Celery
 
-from celery_delayq import DelayQ
+from celery_delayq import DelayQ, Limit
 from celery_delayq.webhook import Webhook
+from example_project.plan import WEBHOOKS_AT_ONCE
 from example_project.settings import broker_url, is_on_rabbitmq, webhook_secret
 
 app = Celery(
@@ -25,9 +29,21 @@ app.conf.update(
     # The values of `delayq.context`, here the flight, are in the log lines of a webhook.
     worker_log_format="[%(asctime)s: %(levelname)s/%(processName)s] %(message)s %(delayq_context)s",
 )
+
+
+def receiver_of(url: str, *_: Any, **__: Any) -> str:
+    """Return the host and port that get a webhook: the key of the limit."""
+    return urlsplit(url).netloc
+
+
+# By the name of the webhook task. RabbitMQ has no limits.
+LIMITS = {
+    "celery_delayq.webhook*": Limit("receiver", concurrency=WEBHOOKS_AT_ONCE, key=receiver_of)
+}
 delayq = DelayQ(
     app,
     at_least_once=True,
+    limits={} if is_on_rabbitmq() else LIMITS,
     webhook=Webhook(
         allow=["127.0.0.1:*"],
         secret=webhook_secret(),

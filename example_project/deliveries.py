@@ -21,7 +21,8 @@ class Attempt:
     """One request to the receiver, at `received_ms` by Redis' clock.
 
     `webhook_id` is empty if the signature was wrong. `task_id` is the id of the reminder in the
-    payload. ``"repeated"`` means that the receiver had accepted the same id before.
+    payload. ``"repeated"`` means that the receiver had accepted the same id before. `at_once` is
+    the number of webhooks that the receiver handled then, with this one.
     """
 
     webhook_id: str
@@ -29,6 +30,7 @@ class Attempt:
     status: int | None
     result: Literal["accepted", "repeated", "refused", "forged"]
     received_ms: float
+    at_once: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +98,8 @@ class WebhookSums:
     reminder than the one that sent them. `forged`: requests with a wrong signature. `off_plan`:
     with another number of attempts than planned. `too_soon`: tried again too early.
     `dead_off_plan`, `dead_after_replay_off_plan`: wrongly a dead letter, or wrongly none.
-    `wrong_attempts`: dead letters with a wrong number of attempts.
+    `wrong_attempts`: dead letters with a wrong number of attempts. `at_once`: the most webhooks
+    that the receiver handled at once.
     """
 
     per_kind: dict[str, WebhookTally]
@@ -113,6 +116,7 @@ class WebhookSums:
     dead_off_plan: int
     dead_after_replay_off_plan: int
     wrong_attempts: int
+    at_once: int
 
 
 def add_up_webhooks(deliveries: Deliveries) -> WebhookSums:
@@ -153,12 +157,16 @@ def add_up_webhooks(deliveries: Deliveries) -> WebhookSums:
             for each in (*deliveries.dead, *deliveries.dead_after_replay)
             if each.webhook_id in courses
         ),
+        at_once=max((attempt.at_once for attempt in deliveries.attempts), default=0),
     )
 
 
-def webhook_problems(sums: WebhookSums) -> list[str]:
-    """Return a sentence for each error in `sums`; an empty list means no error."""
-    return [
+def webhook_problems(sums: WebhookSums, most_at_once: int | None = None) -> list[str]:
+    """Return a sentence for each error in `sums`; an empty list means no error.
+
+    `most_at_once` is the limit of the receiver, if there is one.
+    """
+    wrong = [
         f"{count} webhooks {what}"
         for count, what in (
             (sums.total.lost, "were neither delivered nor dead letters"),
@@ -178,6 +186,9 @@ def webhook_problems(sums: WebhookSums) -> list[str]:
         )
         if count
     ]
+    if most_at_once is not None and sums.at_once > most_at_once:
+        wrong.append(f"{sums.at_once} webhooks came at once, and the limit is {most_at_once}")
+    return wrong
 
 
 def _by_id(attempts: Sequence[Attempt]) -> dict[str, list[Attempt]]:

@@ -37,6 +37,9 @@ LEAD: dict[Kind, timedelta] = {
 #: Seconds of real time before each further attempt at a webhook: a day is short here.
 RETRY_INTERVALS = (0.2, 0.5, 1.0)
 
+#: Most webhooks that a receiver gets at once. Other threads of the workers stay free for reminders.
+WEBHOOKS_AT_ONCE = 4
+
 
 @dataclass(frozen=True, slots=True)
 class Reminder:

@@ -11,7 +11,9 @@ from __future__ import annotations
 import json
 import signal
 import sys
-from contextlib import closing
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import FrameType
 from typing import Literal, NoReturn
@@ -42,6 +44,20 @@ class Receiver(ThreadingHTTPServer):
         super().__init__(address, Handler)
         self.secret = secret
         self.records = records
+        self._lock = threading.Lock()
+        self._open = 0
+
+    @contextmanager
+    def handling(self) -> Iterator[int]:
+        """Yield the number of webhooks that are being handled, with this one."""
+        with self._lock:
+            self._open += 1
+            at_once = self._open
+        try:
+            yield at_once
+        finally:
+            with self._lock:
+                self._open -= 1
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -65,9 +81,12 @@ class Handler(BaseHTTPRequestHandler):
             self._answer(Answer(401))
             return
         payload = json.loads(body)  # signed, so a reminder has sent it
-        self._answer(self._take(webhook_id, f"{payload['kind']}:{payload['flight']}"))
+        # Until the answer is sent: then the next webhook may come.
+        with self.server.handling() as at_once:
+            answer = self._take(webhook_id, f"{payload['kind']}:{payload['flight']}", at_once)
+        self._answer(answer)
 
-    def _take(self, webhook_id: str, task_id: str) -> Answer:
+    def _take(self, webhook_id: str, task_id: str, at_once: int) -> Answer:
         """Accept a webhook, recognize it, or refuse it."""
         records = self.server.records
         number = records.next_attempt(webhook_id)
@@ -78,7 +97,7 @@ class Handler(BaseHTTPRequestHandler):
         elif answer.accepted:
             # In one step, since two requests may come at the same time.
             result = "accepted" if records.add_delivery(webhook_id) else "repeated"
-        self._write_down(webhook_id, task_id, answer, result)
+        self._write_down(webhook_id, task_id, answer, result, at_once)
         return answer
 
     def _write_down(
@@ -87,9 +106,11 @@ class Handler(BaseHTTPRequestHandler):
         task_id: str,
         answer: Answer,
         result: Literal["accepted", "repeated", "refused", "forged"],
+        at_once: int = 0,
     ) -> None:
-        records = self.server.records
-        records.add_attempt(Attempt(webhook_id, task_id, answer.status, result, records.now_ms()))
+        records, status = self.server.records, answer.status
+        now_ms = records.now_ms()
+        records.add_attempt(Attempt(webhook_id, task_id, status, result, now_ms, at_once))
 
     def _answer(self, answer: Answer) -> None:
         if answer.status is None:

@@ -29,7 +29,7 @@ from example_project.flights import load_flights, midnight, thin_out
 from example_project.ledger import add_up, problems
 from example_project.news import changes_after, news_of
 from example_project.picture import Story, draw
-from example_project.plan import CompressedClock, in_whole_hours, plan
+from example_project.plan import WEBHOOKS_AT_ONCE, CompressedClock, in_whole_hours, plan
 from example_project.records import Records
 from example_project.services import ServiceError, Services
 from example_project.settings import (
@@ -132,7 +132,7 @@ def run(options: Options, console: Console) -> None:
             if not options.keep:
                 services.stop()
             books = records.read(ready_ms(), sent_again=on_rabbitmq)
-            sums = add_up(books)
+            sums, most_at_once = add_up(books), None if on_rabbitmq else WEBHOOKS_AT_ONCE
             webhooks = add_up_webhooks(
                 Deliveries.of(books, records.read_attempts(), dead, dead_after_replay)
             )
@@ -145,7 +145,7 @@ def run(options: Options, console: Console) -> None:
                     added=added,
                     left_in_broker=waiting().total,
                 ),
-                *webhook_problems(webhooks),
+                *webhook_problems(webhooks, most_at_once),
                 *traffic_problems(
                     reports,
                     records.read_report_runs(),
@@ -164,7 +164,7 @@ def run(options: Options, console: Console) -> None:
             )
             draw(story, options.picture)
             show.reports(console, reports, begins, options.days)
-            show.result(console, sums, webhooks, reports, wrong, options.picture)
+            show.result(console, sums, webhooks, reports, wrong, options.picture, most_at_once)
             if options.keep:
                 _hold(console, services)
             if wrong:

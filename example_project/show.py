@@ -166,6 +166,7 @@ def result(
     found: Sequence[Report],
     wrong: Sequence[str],
     picture: Path,
+    most_at_once: int | None,
 ) -> None:
     """Print the tables of the sums, the path of the picture, and the checks that passed."""
     console.print(_changes(sums))
@@ -184,6 +185,8 @@ def result(
     if not wrong:
         console.print(f"[green]{_verdict(sums)}")
         console.print(f"[green]{_webhook_verdict(webhooks.total)}")
+        if most_at_once is not None:
+            console.print(f"[green]{_limit_verdict(webhooks, most_at_once)}")
         console.print(f"[green]{_report_verdict(found)}")
 
 
@@ -281,6 +284,13 @@ def _webhook_verdict(tally: WebhookTally) -> str:
         f"{tally.dead} dead letters. Of these {tally.replayed} were delivered when they were "
         "replayed, and "
         f"{tally.refused or 'none'} {'was' if tally.refused == 1 else 'were'} refused for good."
+    )
+
+
+def _limit_verdict(webhooks: WebhookSums, most_at_once: int) -> str:
+    return (
+        f"The receiver is protected by a limit of {most_at_once} webhooks at once over all "
+        f"workers: it had {webhooks.at_once} at most."
     )
 
 

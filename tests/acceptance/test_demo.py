@@ -115,6 +115,11 @@ def traffic_in(output: str) -> dict[str, tuple[Traffic, float | None]]:
     }
 
 
+def words(output: str) -> str:
+    """Return an output without the ends of its lines."""
+    return " ".join(output.split())
+
+
 def row_in(output: str, row: str, kind: type[Numbers]) -> Numbers:
     """Return a row of the table with this type of rows."""
     count = len(kind._fields)
@@ -261,6 +266,12 @@ def test_a_short_day_runs_every_reminder_once_and_those_of_no_cancelled_flight(
     assert requests is not None, done.stdout
     assert int(requests[1]) > webhooks.sent + webhooks.dead
     assert int(requests[2]) > 0
+    at_once = re.search(r"limit of 4 webhooks at once .* it had (\d+) at", words(done.stdout))
+    if on_redis:
+        assert at_once is not None, done.stdout
+        assert 0 < int(at_once[1]) <= 4
+    else:
+        assert at_once is None
 
     assert_traffic_is_that_of(thin_out(load_flights(SNOW_STORM), 300), done.stdout, seconds)
 

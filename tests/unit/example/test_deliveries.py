@@ -183,6 +183,14 @@ def test_a_wrong_signature_is_found_and_is_no_attempt() -> None:
     assert webhook_problems(sums) == ["1 webhooks had a wrong signature"]
 
 
+def test_more_at_once_than_the_limit_are_found() -> None:
+    sums = sums_with(changed(lambda each: replace(each, at_once=5), AT_ONCE))
+
+    assert sums.at_once == 5
+    assert webhook_problems(sums, most_at_once=5) == [] == webhook_problems(sums)
+    assert webhook_problems(sums, most_at_once=4) == ["5 webhooks came at once, and the limit is 4"]
+
+
 @pytest.mark.parametrize("task_id", [AT_ONCE, THIRD, BUSY, SILENT, DOWN, GONE])
 def test_an_attempt_too_many_is_found(task_id: str) -> None:
     requests = requests_for(task_id)

@@ -110,6 +110,25 @@ def test_a_webhook_is_accepted_once_and_known_again(sender: Sender) -> None:
     assert sender.records.attempts[0] == accepted
 
 
+def test_it_writes_down_how_many_come_at_once(
+    sender: Sender, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both, is_delivered = threading.Barrier(2, timeout=TIMEOUT), sender.records.is_delivered
+
+    def together(webhook_id: str) -> bool:
+        both.wait()
+        return is_delivered(webhook_id)
+
+    monkeypatch.setattr(sender.records, "is_delivered", together)
+    threads = [threading.Thread(target=sender.send, args=(flight,)) for flight in ("1", "2")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert sorted(attempt.at_once for attempt in sender.records.attempts) == [1, 2]
+
+
 def test_another_secret_is_refused_and_written_down(sender: Sender) -> None:
     assert sender.send(flight_with(Trouble.NONE), secret="another").status == 401
 
