@@ -23,7 +23,7 @@ LUA_WORDS = {
     *("and", "break", "do", "else", "elseif", "end", "false", "for", "function", "if", "in"),
     *("local", "nil", "not", "or", "repeat", "return", "then", "true", "until", "while"),
     *("string", "table", "math", "tonumber", "tostring", "type", "unpack", "select", "ipairs"),
-    *("pairs", "error", "redis", "KEYS", "ARGV", "FIRST"),
+    *("pairs", "error", "pcall", "redis", "KEYS", "ARGV", "FIRST"),
 }
 
 

@@ -25,10 +25,10 @@ READS = re.compile(r"'HM?GET', (?:KEYS\.)?\w+((?:, '[a-z_]{2,}')+)")
 FIELDS = {
     "delayq:clock": (
         *("seen", "stood", "away_from", "away_to", "ready_looked", "cursor", "duty", "duty_at"),
-        "ticked",
+        *("ticked", "set_back"),
     ),
     "delayq:control": ("revision",),
-    "{q}:pace": ("tokens", "at", "below", "unpaused"),
+    "{q}:pace": ("tokens", "at", "below", "unpaused", "lanes"),
     "{q}:totals": ("pushed", "promoted", "ready", "empty"),
 }
 
@@ -91,3 +91,5 @@ def _fill(store: Bench) -> None:
     store.control.pause([], queue=None, task="another")
     store.client.zadd("delayq:periodic_at", {"tick": 1})
     store.put(labelled("tick"))
+    store.define_limit(fair=True)
+    store.put(labelled("held", 0, lane="api:"))

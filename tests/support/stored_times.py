@@ -33,6 +33,10 @@ JUDGED = {
     "wake expires": "ready_lists",
     "clock dispatched": "dispatched",
     "clock ticked": "periodic",
+    "clock set_back": "lanes",
+    "lanes score": "lanes",
+    "pace lanes": "lanes",
+    "slots score": "lanes",
     "clock away_from": "missed_tick",
     "clock away_to": "missed_tick",
     "periodic *": "periodic",
@@ -62,8 +66,6 @@ SHOWN_OR_BRIEF = {
     "readers score": "after a jump forward by an hour what is moved may be read twice",
     "moved score": "later than when each reading began, whatever the clock says",
     "moved expires": "as for readers",
-    "slots score": "set back: a lane waits for one burst at most; forward: for none",
-    "lanes score": "a lane is tried too early, or at the next look at its queue",
     "worker_id expires": "fsck alone asks whether a worker id lives",
 }
 

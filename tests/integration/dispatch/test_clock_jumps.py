@@ -351,6 +351,30 @@ def paused_task(world: World) -> Iterator[None]:
     wait_until(lambda: world.client.llen("celery") == 3, AT_ONCE, "all are ready")
 
 
+def lanes(world: World) -> Iterator[None]:
+    """A lane waits for the interval of its limit, and a lane that may go goes at once."""
+    world.store.define_limit(interval_us=1_500_000)
+    world.store.define_limit("turns", fair=True)
+    for id in ("a1", "a2"):
+        world.store.put(labelled(id, 0, lane="api:"))
+    assert len(world.store.acquire("1").messages) == 1
+    world.store.put(labelled("b", 0, lane="turns:"))
+    numbers = iter(range(2, 10_000))
+    began = time.monotonic()
+    world.dispatch()
+    yield
+    waited: dict[str, float] = {}
+
+    def both() -> bool:
+        for message in bodies(world.store.acquire(str(next(numbers)))):
+            waited[message.split(b'"label": "')[1].split(b" ")[0].decode()] = time.monotonic()
+        return len(waited) == 2
+
+    wait_until(both, AT_ONCE, "both lanes go")
+    if world.jump < 0:
+        assert waited["a2"] - began >= 1.4, "faster than the limit allows"
+
+
 def history(world: World) -> Iterator[None]:
     """A reader goes on behind the last run that it knows."""
     runs = world.store.history
@@ -376,7 +400,7 @@ CELLS: dict[str, Cell] = {
             dead_letter,
             skip_after,
         ),
-        *(paused_task, history),
+        *(paused_task, lanes, history),
     )
 }
 

@@ -79,6 +79,9 @@ local seen = read_whole(redis.call('HGET', KEYS.clock, 'seen')) or 0
 redis.call('ZREM', KEYS.lease_ends, '')
 redis.call('ZREM', KEYS.next_due, '')
 local cursor = seen - ms > 1000 and 0 or read_whole(redis.call('HGET', KEYS.clock, 'cursor'))
+if seen - ms > 1000 then
+  redis.call('HSET', KEYS.clock, 'set_back', string.format('%.0f', ms)) -- see dispatch/promote.lua
+end
 if cursor and cursor >= 0 then
   look_at_portion(KEYS.next_due, KEYS.clock, cursor, ms)
 end

@@ -118,6 +118,42 @@ local function pause_due(due, id, task)
   redis.call('ZADD', PAUSED_DUE, 0, task_member(task, due, id))
 end
 
+-- After the clock was set back: have lanes tried again whose time is later than their limit makes
+-- them wait. Returns whether more may follow.
+--
+-- One call checks 100 lanes. PACE keeps, as 'lanes', the time of the jump and the place from which
+-- the next call goes on, '' at the end of all lanes. If the first call reaches the end, it writes
+-- nothing.
+local function check_lane_times()
+  local set_back = read_whole(redis.call('HGET', KEYS.clock, 'set_back'))
+  if not set_back then
+    return false
+  end
+  local noted_set_back, start = string.match(redis.call('HGET', KEYS.pace, 'lanes') or '',
+    '^(%d+) (.*)$')
+  local is_first = tonumber(noted_set_back) ~= set_back
+  if is_first then
+    start = '(' .. string.format('%.0f', time_us)
+  elseif start == '' then
+    return false
+  end
+  local found = redis.call('ZRANGEBYSCORE', LANES, start, '(+inf', 'WITHSCORES', 'LIMIT', 0, 100)
+  local moved = 0
+  for i = 1, #found, 2 do
+    if tonumber(found[i + 1]) > latest_moment(limit_of(found[i]), time_us) then
+      redis.call('ZADD', LANES, time_us, found[i])
+      moved = moved + 1
+    end
+  end
+  local is_end = #found < 200
+  if not (is_first and is_end) then
+    -- Of lanes with one time, some may be left: the next call begins at the same place.
+    local place = is_end and '' or moved > 0 and start or '(' .. found[#found]
+    redis.call('HSET', KEYS.pace, 'lanes', string.format('%.0f ', set_back) .. place)
+  end
+  return not is_end
+end
+
 -- Whether no dispatcher ran at a due, see dispatch/next_queue.lua.
 local function was_missed(due)
   local from, to = unpack(redis.call('HMGET', KEYS.clock, 'away_from', 'away_to'))
@@ -255,14 +291,15 @@ if moved == 0 then
     end
   end
 end
+local more_lanes = has_rare and unblock_freed_lanes(queue, time_us)
 if has_lanes then
-  unblock_freed_lanes(queue, time_us)
+  more_lanes = check_lane_times() or more_lanes
   if may_lane_go(time_us) then
     wake_consumers(KEYS.lanes_wake)
   end
 end
-plan_next_look(KEYS.next_due, queue, DUE, has_lanes and LANES)
-if more_paused_due then
+plan_next_look(KEYS.next_due, queue, DUE, has_lanes and LANES, time_us)
+if more_paused_due or more_lanes then
   redis.call('ZADD', KEYS.next_due, 'LT', now, queue)
 elseif look_at_ms and moved == allowed then
   redis.call('ZADD', KEYS.next_due, 'XX', 'GT', look_at_ms, queue)

@@ -10,7 +10,7 @@
 -- 0 for no rate> <burst> <concurrency, 0 for none> <1 if lanes take turns, else 0>". A limit
 -- without a definition limits nothing.
 --
--- Defines  limit_of  turn_moment  hold_entry  lane_to_wait_in  may_lane_go
+-- Defines  limits_read  turns  limit_of  turn_moment  hold_entry  lane_to_wait_in  may_lane_go
 -- Expects  KEYS.limits
 --          types: read_typed
 --          record: PAUSED_OFFSET  read_lane

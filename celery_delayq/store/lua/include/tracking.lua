@@ -4,7 +4,7 @@
 --            LEASED_INDEX  TOTALS  duplicate_name  duplicate_ids_there  has_duplicate_ids  list_duplicate
 --            names_of_message  expect_state  read_tracked  find_tracked  track_message
 --            tracking_text  untrack_message  read_owner  find_owner  release_key
---            forget_waiting  forget_tracked  lane_member  lane_range  leave_lane  move_entry
+--            forget_waiting  forget_tracked  lane_member  due_in_lane  lane_range  leave_lane  leave_wait  move_entry
 --            take_entry  remove_entry
 -- Expects  KEYS.due  KEYS.entries  KEYS.tasks  KEYS.paused_due  KEYS.held  KEYS.lanes  KEYS.unique
 --            KEYS.duplicate_ids  KEYS.ready_index  KEYS.leased_index  KEYS.totals  FIRST.due
@@ -185,6 +185,12 @@ end
 -- The member of an entry in HELD. Entries of one lane are sorted by priority step and due.
 local function lane_member(lane, step, due, name)
   return table.concat({lane, string.format('%03d', step), due_text(due), name}, '\0')
+end
+
+-- The due and the name of an entry in its member in HELD.
+local function due_in_lane(member)
+  local due, name = string.match(member, '^[^%z]*%z%d+%z(%d+)%z(.*)$')
+  return tonumber(due), name
 end
 
 -- The range of the members of a lane in HELD, and of other keys whose members begin with a name.

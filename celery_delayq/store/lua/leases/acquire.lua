@@ -190,6 +190,16 @@ local function count_limited(lane, rule, label, is_scarce)
   return is_scarce and '~' or ''
 end
 
+-- Whether the limit of a quarantined message allows none now.
+local function must_wait(message)
+  local id, _, _, _, behind = read_label(message)
+  local lane, rule
+  if has_limits and id then
+    lane, rule = lane_of(message, behind)
+  end
+  return rule and not may_lease(lane, rule)
+end
+
 -- Hold a message that was ready in its lane.
 local function hold_message(message, step, label, lane, rest, due)
   local task = string.match(rest, '^%S+ %S+ (%S*)')
@@ -199,7 +209,8 @@ local function hold_message(message, step, label, lane, rest, due)
   end
   local name = put_record(label.id, record, label.message_id)
   if name then
-    due = due > 0 and due or to_ms(time_us)
+    -- A requeued message was in time once, and its due is 0: see track_requeued.
+    due = (due > 0 or label.skip > 0) and due or to_ms(time_us)
     redis.call('ZADD', TASKS, 0, task_member(task, due, name))
     hold_entry(name, step, due, lane, time_us)
     has_lanes = true
@@ -217,9 +228,6 @@ local function admit_message(message, step, is_quarantined)
   local lane, rule
   if has_limits then
     lane, rule = lane_of(message, label.behind)
-  end
-  if is_quarantined and rule and not may_lease(lane, rule) then
-    return nil, 'held'
   end
   local mark, due, rest, promoted, was_there = untrack_message(READY_INDEX, label.id,
     label.message_id, label.unique)
@@ -276,6 +284,15 @@ local function take_quarantined()
   if quarantined == 0 then
     return false
   end
+  local item = redis.call('LINDEX', KEYS.quarantined, -1)
+  local step, _, start = read_leased(item)
+  local message = message_in(item, start or 1)
+  if must_wait(message) then
+    -- The next one comes first. The next look is in a second, and no worker makes room until then.
+    redis.call('RPOPLPUSH', KEYS.quarantined, KEYS.quarantined)
+    redis.call('SET', KEYS.quarantine_turn, '', 'PX', 1000)
+    return false
+  end
   if leased_of_queue > 0 or tonumber(ARGV.leased_count) ~= 0 then
     if tonumber(ARGV.leased_count) < 0 then
       return false
@@ -290,15 +307,7 @@ local function take_quarantined()
     reply[2] = '2'
     return true
   end
-  local item = redis.call('LINDEX', KEYS.quarantined, -1)
-  local step, _, start = read_leased(item)
-  local message = message_in(item, start or 1)
   local promoted, its_mark = admit_message(message, step, true)
-  if its_mark == 'held' then
-    -- Its limit allows none now. The next look is in a second.
-    redis.call('SET', KEYS.quarantine_turn, '', 'PX', 1000)
-    return false
-  end
   if promoted then
     local field = request_number .. ':1'
     redis.call('HSET', KEYS.leased, field, (step or ARGV[FIRST.steps]) .. '!\n' .. message)
@@ -357,7 +366,7 @@ local function take_ready(most)
   end
 end
 
-local paused_tasks = {}
+local paused_tasks, more_freed = {}, false
 
 local function is_paused(task)
   if paused_tasks[task] == nil then
@@ -369,13 +378,12 @@ end
 -- Take the first entry of a lane that may go.
 local function take_first(lane, rule, is_scarce)
   local first, last = lane_range(lane)
-  local member = redis.call('ZRANGEBYLEX', HELD, first, last, 'LIMIT', 0, 1)[1]
+  local member, following = unpack(redis.call('ZRANGEBYLEX', HELD, first, last, 'LIMIT', 0, 2))
   if not member then
     redis.call('ZREM', LANES, lane)
     return
   end
-  local due, name = string.match(member, '^[^%z]*%z%d+%z(%d+)%z(.*)$')
-  due = tonumber(due)
+  local due, name = due_in_lane(member)
   local data = redis.call('HGET', ENTRIES, name)
   local step, _, task, start = read_record(data)
   local label = {}
@@ -400,8 +408,9 @@ local function take_first(lane, rule, is_scarce)
   local message = message_in(data, start)
   take_entry(name, due + PAUSED_OFFSET, data)
   local mark, permit = is_late(label.skip, due) and LATE or '', ''
-  if mark == '' and lane_of(message, start == 1 and label.behind or label.behind - start + 1) then
-    permit = count_limited(lane, rule, label, is_scarce)
+  local its_lane, its_rule = lane_of(message, label.behind - start + 1)
+  if mark == '' and its_rule then
+    permit = count_limited(its_lane, its_rule, label, is_scarce)
   end
   mark = lease_or_drop(message, label, mark, due, tracking_text(due, label.unique, task))
   release_key(label.unique, label.id, label.message_id)
@@ -409,11 +418,13 @@ local function take_first(lane, rule, is_scarce)
   if mark then
     lease_to_process(message, step, '', permit .. mark)
   end
-  redis.call('ZADD', LANES, 'XX', turn_moment(rule, due, time_us), lane)
+  if following then
+    redis.call('ZADD', LANES, 'XX', turn_moment(rule, due_in_lane(following), time_us), lane)
+  end
 end
 
 local function take_held(most)
-  unblock_freed_lanes(queue, time_us)
+  more_freed = unblock_freed_lanes(queue, time_us)
   local tries, passed = MOST_HELD, 0
   while place < most and tries > 0 and bytes_left > 0 do
     local lane = redis.call('ZRANGEBYSCORE', LANES, '-inf', time_us, 'LIMIT', passed, 1)[1]
@@ -490,10 +501,18 @@ else
   redis.call('DEL', KEYS.wake)
 end
 if has_limits then
-  forget_old_slots(time_us)
+  forget_old_slots(time_us, place + 10)
 end
 if has_lanes then
-  local next_moment = next_lane_moment(LANES, time_us)
+  local next_moment, lane = next_lane_moment(LANES, time_us)
+  if next_moment and next_moment * 1000 > latest_moment(limit_of(lane), time_us) + 1000 then
+    -- The clock was set back: see dispatch/promote.lua.
+    redis.call('ZADD', LANES, time_us, lane)
+    next_moment = to_ms(time_us)
+  end
+  if more_freed then
+    next_moment = to_ms(time_us)
+  end
   if next_moment then
     plan_look(KEYS.next_due, queue, next_moment, time_us, ARGV.wake_channel)
   end

@@ -34,6 +34,6 @@ for i = 1, #page[2], 2 do
   end
 end
 if repair and #found > 0 then
-  plan_next_look(KEYS.next_due, ARGV.queue, KEYS.due, KEYS.lanes)
+  plan_next_look(KEYS.next_due, ARGV.queue, KEYS.due, KEYS.lanes, now_us())
 end
 return report(page[1], #page[2] / 2)

@@ -30,7 +30,7 @@ local function schedule_again(due, id)
     -- dispatch/promote.lua.
     redis.call('ZREM', KEYS.next_due, '')
     redis.call('ZADD', KEYS.due, due, id)
-    plan_next_look(KEYS.next_due, ARGV.queue, KEYS.due, KEYS.lanes)
+    plan_next_look(KEYS.next_due, ARGV.queue, KEYS.due, KEYS.lanes, now_us())
   end
 end
 

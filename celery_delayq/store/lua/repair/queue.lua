@@ -57,7 +57,7 @@ if redis.call('HEXISTS', KEYS.control, 'q' .. queue) == 0 then
     note_drift('next_due_late', queue, repair)
   end
   if repair and #found > 0 then
-    plan_next_look(KEYS.next_due, queue, KEYS.due, KEYS.lanes)
+    plan_next_look(KEYS.next_due, queue, KEYS.due, KEYS.lanes, now_us())
     if next_due then
       redis.call('ZADD', KEYS.next_due, 'LT', next_due, queue)
     end

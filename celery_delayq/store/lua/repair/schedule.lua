@@ -27,5 +27,5 @@ for i = FIRST.lost_entries, #ARGV, 2 do
     note_drift('unscheduled', id, true)
   end
 end
-plan_next_look(KEYS.next_due, ARGV.queue, KEYS.due, KEYS.lanes)
+plan_next_look(KEYS.next_due, ARGV.queue, KEYS.due, KEYS.lanes, now_us())
 return report('0', (#ARGV - FIRST.lost_entries + 1) / 2)

@@ -4,7 +4,6 @@
 -- Defines  next_due_head  hint_look  plan_look  register_due  next_lane_moment  plan_next_look
 --            plan_look_after_removal
 -- Expects  record: PAUSED_OFFSET
---          clock: now_us
 
 -- {now (µs), queue, due (ms)} of the first queue to look at. Skips queues that are named in ARGV
 -- from 'first' on. The queue is '' if there is none.
@@ -48,21 +47,21 @@ local function register_due(next_due, queues, queue, layout, due, now, channel)
   plan_look(next_due, queue, due, now, channel)
 end
 
--- The next time (ms) at which a lane may go that may not go now; nil for none. See
--- include/lanes.lua.
+-- The next time (ms) at which a lane may go that may not go now; nil for none. Also returns the
+-- lane. See include/lanes.lua.
 local function next_lane_moment(lanes, time_us)
-  local moment = redis.call('ZRANGEBYSCORE', lanes, '(' .. string.format('%.0f', time_us), '(+inf',
-    'WITHSCORES', 'LIMIT', 0, 1)[2]
-  return moment and math.ceil(tonumber(moment) / 1000)
+  local lane, moment = unpack(redis.call('ZRANGEBYSCORE', lanes,
+    '(' .. string.format('%.0f', time_us), '(+inf', 'WITHSCORES', 'LIMIT', 0, 1))
+  return moment and math.ceil(tonumber(moment) / 1000), lane
 end
 
 -- Plan the next look at a queue by the earliest entry in its schedule, and by its lanes. An entry
 -- that is held needs no look itself.
-local function plan_next_look(next_due, queue, due_key, lanes)
+local function plan_next_look(next_due, queue, due_key, lanes, time_us)
   local first = redis.call('ZRANGE', due_key, 0, 0, 'WITHSCORES')
   local look = first[2] and tonumber(first[2]) < PAUSED_OFFSET and first[2]
   if lanes then
-    local moment = next_lane_moment(lanes, now_us())
+    local moment = next_lane_moment(lanes, time_us)
     look = moment and math.min(moment, look and tonumber(look) or moment) or look
   end
   if look then

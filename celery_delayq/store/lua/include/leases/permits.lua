@@ -6,14 +6,14 @@
 -- A lane that waits for a permit is in BLOCKED_LANES: "<lane> NUL <queue>". When a permit comes
 -- back, FREED_LANES gets "<queue> NUL <lane>", and the queue a look.
 --
--- Defines  permit_member  used_until  moment_of_next  take_permit  free_permit
---            give_back_permit  end_lease
---            track_requeued  unblock_freed_lanes  forget_old_slots
+-- Defines  permit_member  used_until  SLOTS_US  latest_moment  moment_of_next  take_permit
+--            free_permit  give_back_permit  end_lease  track_requeued  unblock_freed_lanes  forget_old_slots
 -- Expects  KEYS.permits  KEYS.slots  KEYS.blocked_lanes  KEYS.freed_lanes  KEYS.next_due
 --            ARGV.wake_channel
 --          clock: now_us  to_ms
 --          record: read_label  read_lane
---          tracking: lane_range  LANES  LEASED_INDEX  READY_INDEX  forget_tracked
+--          lanes: turn_moment  limit_of
+--          tracking: lane_range  due_in_lane  HELD  LANES  LEASED_INDEX  READY_INDEX  forget_tracked
 --            untrack_message  track_message
 --          dispatch/next_due: plan_look
 
@@ -23,8 +23,21 @@ end
 
 local function used_until(lane, limit, time_us)
   local used = tonumber(redis.call('ZSCORE', KEYS.slots, lane) or 0)
-  -- The clock may have been set back, and the interval may have been longer.
-  return math.max(time_us, math.min(used, time_us + limit.interval * limit.burst))
+  local latest = time_us + limit.interval * limit.burst
+  if used > latest then
+    -- The clock was set back, or the interval was longer. Stored, so that this time comes.
+    redis.call('ZADD', KEYS.slots, latest, lane)
+    used = latest
+  end
+  return math.max(time_us, used)
+end
+
+-- Lanes wait for the slots of 10 ms together: a look for each slot would cost too much.
+local SLOTS_US = 10000
+
+-- The latest moment that moment_of_next may return for a lane that waits for a slot.
+local function latest_moment(limit, time_us)
+  return time_us + (limit and limit.interval or 0) + SLOTS_US
 end
 
 -- When the next message of a lane may be leased (µs): 'time_us' for now, infinity if the lane waits
@@ -45,8 +58,7 @@ local function moment_of_next(lane, limit, time_us)
   if limit.interval > 0 then
     local ahead = used_until(lane, limit, time_us) - time_us - (limit.burst - 1) * limit.interval
     if ahead > 0 then
-      -- Wait for the slots of 10 ms: a look for each slot would cost too much.
-      local more = math.min(limit.burst - 1, math.floor(10000 / limit.interval))
+      local more = math.min(limit.burst - 1, math.floor(SLOTS_US / limit.interval))
       return math.ceil(time_us + ahead + more * limit.interval), is_scarce
     end
   end
@@ -61,18 +73,20 @@ local function take_permit(lane, limit, queue, id, message_id, time_us)
   end
 end
 
--- Remove a permit. Queues whose lanes wait for it get a look.
+-- Remove a permit. Queues whose lanes wait for it get a look. The message has already moved, so a
+-- key of another type must not raise.
 local function free_permit(lane, permit)
-  if redis.call('ZREM', KEYS.permits, permit) == 0 then
+  if redis.pcall('ZREM', KEYS.permits, permit) ~= 1 then
     return
   end
   local first, last = lane_range(lane)
-  local blocked = redis.call('ZRANGEBYLEX', KEYS.blocked_lanes, first, last, 'LIMIT', 0, 100)
+  local blocked = redis.pcall('ZRANGEBYLEX', KEYS.blocked_lanes, first, last, 'LIMIT', 0, 100)
   for _, member in ipairs(blocked) do
     local time_us, waiting = now_us(), string.sub(member, #lane + 2)
-    redis.call('ZREM', KEYS.blocked_lanes, member)
-    redis.call('ZADD', KEYS.freed_lanes, 0, waiting .. '\0' .. lane)
-    plan_look(KEYS.next_due, waiting, to_ms(time_us), time_us, ARGV.wake_channel)
+    if type(redis.pcall('ZADD', KEYS.freed_lanes, 0, waiting .. '\0' .. lane)) == 'number' then
+      redis.call('ZREM', KEYS.blocked_lanes, member)
+      pcall(plan_look, KEYS.next_due, waiting, to_ms(time_us), time_us, ARGV.wake_channel)
+    end
   end
 end
 
@@ -105,19 +119,26 @@ local function track_requeued(queue, message, start)
   end
 end
 
--- Let the lanes of this queue go for which a permit came back.
+-- Let the lanes of this queue go for which a permit came back, 100 of them. Returns whether more
+-- may follow.
 local function unblock_freed_lanes(queue, time_us)
   local first, last = lane_range(queue)
-  for _, member in ipairs(redis.call('ZRANGEBYLEX', KEYS.freed_lanes, first, last, 'LIMIT', 0, 100))
-    do
-    redis.call('ZADD', LANES, 'XX', time_us, string.sub(member, #queue + 2))
+  local freed = redis.call('ZRANGEBYLEX', KEYS.freed_lanes, first, last, 'LIMIT', 0, 100)
+  for _, member in ipairs(freed) do
+    local lane = string.sub(member, #queue + 2)
+    local lane_first, lane_last = lane_range(lane)
+    local head = redis.call('ZRANGEBYLEX', HELD, lane_first, lane_last, 'LIMIT', 0, 1)[1]
+    if head then
+      redis.call('ZADD', LANES, 'XX', turn_moment(limit_of(lane), due_in_lane(head), time_us), lane)
+    end
     redis.call('ZREM', KEYS.freed_lanes, member)
   end
+  return #freed == 100
 end
 
 -- Forget some slots that are free again.
-local function forget_old_slots(time_us)
-  local old = redis.call('ZRANGEBYSCORE', KEYS.slots, '-inf', time_us, 'LIMIT', 0, 10)
+local function forget_old_slots(time_us, most)
+  local old = redis.call('ZRANGEBYSCORE', KEYS.slots, '-inf', time_us, 'LIMIT', 0, most)
   if #old > 0 then
     redis.call('ZREM', KEYS.slots, unpack(old))
   end

@@ -1,0 +1,199 @@
+"""Limits when something comes between: requeues, quarantine, removed limits, a clock set back."""
+
+from __future__ import annotations
+
+import time
+from itertools import count
+
+import pytest
+
+from tests.lua.bench import FAR, QUEUE, Bench, labelled, message_of
+from tests.lua.leases.test_limits import HOUR, ids, send
+from tests.support.leases import ack
+from tests.support.model_clock import set_clock_back
+
+
+def permits(store: Bench) -> list[str]:
+    """Return the ids of the messages that have a permit."""
+    return [each.split(b"\0")[2].decode() for each in store.client.zrange("delayq:permits", 0, -1)]
+
+
+def test_without_turns_a_lane_goes_on_by_the_due_of_its_next_entry(store: Bench) -> None:
+    store.define_limit(concurrency=2)
+    for id, due_ms, lane in (("a", 1, "api:a"), ("b", 2, "api:b"), ("c", 3, "api:a")):
+        store.put(labelled(id, FAR, lane=lane))
+        store.become_due(id, due_ms)
+    send(store, "1", "2", lane="api:a")
+    send(store, "3", "4", lane="api:b")
+    assert ids(store.acquire("1")) == ["1", "2", "3", "4"]
+    store.promote()
+    assert ids(store.acquire("2")) == []
+    store.ack("1:1", "1:2", "1:3", "1:4")
+
+    assert ids(store.acquire("3")) == ["a", "b", "c"]
+
+
+def test_a_requeued_message_is_in_time_however_long_its_lane_holds_it(store: Bench) -> None:
+    store.define_limit(concurrency=1)
+    send(store, "a", skip_after=300)
+    assert ids(store.acquire("1")) == ["a"]
+    send(store, "b")
+    store.requeue("1:1", last=True)
+    assert ids(store.acquire("2")) == ["b"]
+    time.sleep(0.31)
+    store.ack("2:1")
+
+    assert ids(store.acquire("3")) == ["a"]
+    assert store.dead_letters.count(QUEUE) == 0
+
+
+def test_what_is_too_late_in_its_lane_uses_no_slot_and_no_permit(store: Bench) -> None:
+    store.define_limit(interval_us=HOUR, burst=2, concurrency=2, fair=True)
+    late = labelled("late", FAR, lane="api:", skip_after=1)
+    expired = labelled("expired", FAR, lane="api:", expires=1)
+    store.put(late, expired, *(labelled(id, FAR, lane="api:") for id in "abc"))
+    for due_ms, id in enumerate(("late", "expired", "a", "b", "c"), 1):
+        store.become_due(id, due_ms)
+    store.promote()
+
+    assert ids(store.acquire("1")) == ["expired", "a", "b"]
+    assert permits(store) == ["a", "b"]
+    assert store.dead_letters.count(QUEUE) == 1
+
+
+def test_a_quarantined_message_of_a_blocked_lane_makes_no_worker_free_itself(store: Bench) -> None:
+    store.define_limit(concurrency=1)
+    send(store, "a")
+    assert ids(store.acquire("1", who="you")) == ["a"]
+    store.quarantine(message_of(labelled("deadly", 0, lane="api:")))
+    store.push(b"1", b"2")
+
+    assert len(store.acquire("1", 1).messages) == 1
+    acquired = store.acquire("2", 1)
+    assert (len(acquired.messages), acquired.must_make_room) == (1, False)
+    store.ack("1:1", "2:1")
+    ack(store, QUEUE, "you", ["1:1"])
+    store.client.delete("{q}:quarantine_turn")
+    acquired = store.acquire("3")
+    assert (ids(acquired), acquired.alone) == (["deadly"], True)
+    assert permits(store) == ["deadly"]
+
+
+def test_a_quarantined_message_of_a_blocked_lane_lets_the_next_one_pass(store: Bench) -> None:
+    store.define_limit(concurrency=1)
+    send(store, "a")
+    assert ids(store.acquire("1", who="you")) == ["a"]
+    store.client.delete("{q}:leases", "{q}:leased:you")
+    store.quarantine(message_of(labelled("deadly", 0, lane="api:")))
+    store.quarantine(message_of(labelled("other", 0)))
+
+    assert ids(store.acquire("1")) == []
+    store.client.delete("{q}:quarantine_turn")
+    assert ids(store.acquire("2")) == ["other"]
+
+
+def test_the_tasks_of_a_removed_limit_take_no_permits(store: Bench) -> None:
+    store.define_limit(concurrency=1)
+    send(store, "a", "b", "c")
+    assert ids(store.acquire("1")) == ["a"]
+    store.client.delete("delayq:limits")
+    store.run_steps(store.task_limits.try_lanes_steps(QUEUE, "api"))
+
+    assert ids(store.acquire("2")) == ["b", "c"]
+    assert permits(store) == ["a"]
+
+
+def test_a_lane_that_is_gone_leaves_no_note(store: Bench) -> None:
+    store.define_limit(concurrency=1)
+    send(store, "a", "b")
+    store.acquire("1")
+    store.acquire("2")
+    store.cancel("b")
+    store.ack("1:1")
+    store.promote()
+
+    assert store.client.exists("delayq:blocked_lanes", "delayq:freed_lanes", "{q}:lanes") == 0
+
+
+def test_many_lanes_that_get_a_permit_at_one_time_all_go(store: Bench) -> None:
+    store.define_limit(concurrency=1)
+    lanes = [f"api:{n:03}" for n in range(450)]
+    for lane in lanes:
+        store.put(labelled(f"a{lane[4:]}", 0, lane=lane), labelled(f"b{lane[4:]}", 0, lane=lane))
+    numbers = map(str, count(1))
+    while len(permits(store)) < len(lanes):
+        store.acquire(next(numbers), 1000, limited=1000)
+    while store.client.zcount("{q}:lanes", "-inf", "+inf") > store.client.zcard(
+        "delayq:blocked_lanes"
+    ):
+        store.acquire(next(numbers), 1000, limited=1000)
+    fields = [field.decode() for field in store.client.hkeys("{q}:leased:me")]
+    for first in range(0, len(fields), 100):
+        store.ack(*fields[first : first + 100])
+
+    found: list[str] = []
+    looks = 0
+    while (looks := looks + 1) <= 20 and store.client.zscore("delayq:next_due", QUEUE):
+        store.promote()
+        while store.client.lpop("{q}:lanes_wake") is not None:
+            found += ids(store.acquire(next(numbers), 1000, limited=1000))
+    assert sorted(found) == [f"b{lane[4:]}" for lane in lanes]
+
+
+@pytest.mark.parametrize("number", [3, 250])
+def test_after_the_clock_was_set_back_lanes_are_tried_again(store: Bench, number: int) -> None:
+    store.define_limit(fair=True)
+    store.define_limit("slow", interval_us=10 * HOUR, fair=True)
+    for n in range(number):
+        send(store, f"a{n:03}", lane=f"api:{n}")
+    send(store, "s1", "s2", lane="slow:")
+    ahead = store.now_ms() * 1000 + HOUR
+    for lane in store.client.zrange("{q}:lanes", 0, -1):
+        store.client.zadd("{q}:lanes", {lane: ahead})
+    store.promote()
+    assert ids(store.acquire("1", 1000)) == []
+
+    set_clock_back(store.client, 3600)
+    for _ in range(8):
+        store.next_queue()
+        store.promote()
+    assert (store.client.zscore("delayq:next_due", QUEUE) or 0) > store.now_ms()
+    found: list[str] = []
+    for n in range(2, 8):
+        found += ids(store.acquire(str(n), 1000))
+    assert sorted(found) == [f"a{n:03}" for n in range(number)]
+
+
+def test_slots_that_are_free_again_are_forgotten_as_fast_as_they_come(store: Bench) -> None:
+    store.define_limit(interval_us=1)
+    for number in range(1, 5):
+        for n in range(50):
+            send(store, f"{number}-{n}", lane=f"api:{number}-{n}")
+        assert len(store.acquire(str(number), 1000).messages) == 50
+
+    assert store.client.zcard("delayq:slots") <= 50
+
+
+@pytest.mark.parametrize("key", ["permits", "blocked_lanes", "freed_lanes", "next_due"])
+def test_a_key_of_another_type_stops_no_acknowledgement(store: Bench, key: str) -> None:
+    store.define_limit(concurrency=1)
+    send(store, "a", "b")
+    store.acquire("1")
+    store.acquire("2")
+    store.client.delete(f"delayq:{key}")
+    store.client.set(f"delayq:{key}", "not ours")
+
+    assert store.ack("1:1") == 1
+    assert store.client.exists("{q}:leased:me", "{q}:leased_index") == 0
+
+
+def test_a_shorter_interval_counts_from_the_change_on(store: Bench) -> None:
+    store.define_limit(interval_us=HOUR)
+    send(store, "a", "b")
+    assert ids(store.acquire("1")) == ["a"]
+    assert ids(store.acquire("2")) == []
+
+    store.define_limit(interval_us=20_000, by="o")
+    store.run_steps(store.task_limits.try_lanes_steps(QUEUE, "api"))
+    found = (ids(store.acquire(str(number))) for number in range(3, 20_000))
+    assert next(filter(None, found)) == ["b"]
