@@ -21,7 +21,7 @@ from celery_delayq.utils import foreign
 
 T = TypeVar("T")
 
-_SUMS = ("scheduled", "ready", "leased", "overdue", "paused", "dead")
+_SUMS = ("scheduled", "ready", "leased", "overdue", "paused", "held", "dead")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +42,9 @@ class QueueStats:
     paused : int
         Scheduled entries that became due while their task was paused, and wait until the task is
         resumed. They do not count as overdue.
+    held : int
+        Scheduled entries that became due and wait in lanes for their limit. They do not count as
+        overdue.
     is_paused : bool
         Whether the queue itself is paused.
     next_due : float | None
@@ -64,6 +67,7 @@ class QueueStats:
     dead: int
     overdue: int
     paused: int
+    held: int
     is_paused: bool
     next_due: float | None
     oldest_age: float
@@ -78,7 +82,7 @@ class Stats:
 
     Attributes
     ----------
-    scheduled, ready, leased, overdue, paused, dead : int
+    scheduled, ready, leased, overdue, paused, held, dead : int
         Sums over the queues.
     oldest_age : float
         The longest wait of a due task in any queue, in seconds.
@@ -100,6 +104,7 @@ class Stats:
     leased: int
     overdue: int
     paused: int
+    held: int
     dead: int
     oldest_age: float
     queues: list[QueueStats]
@@ -183,6 +188,7 @@ def _queue(store: Store, name: str, layout: Layout, is_paused: bool) -> Steps[Qu
         dead=size.dead,
         overdue=size.overdue,
         paused=size.paused,
+        held=size.held,
         is_paused=is_paused,
         next_due=None if size.first_due is None else size.first_due / 1000,
         oldest_age=max(waits, default=0) / 1000,

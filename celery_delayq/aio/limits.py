@@ -19,4 +19,5 @@ class AsyncTaskLimits:
     get = in_thread(method_of("limits", TaskLimits.get))
     set = in_thread(method_of("limits", TaskLimits.set))
     unset = in_thread(method_of("limits", TaskLimits.unset))
+    ahead = in_thread(method_of("limits", TaskLimits.ahead))
     lanes = in_thread(method_of("limits", TaskLimits.lanes))

@@ -13,9 +13,10 @@ from typing import Any
 from urllib.parse import unquote
 
 from celery_delayq.errors import InvalidLimit
+from celery_delayq.model.envelope import due_of_eta
 from celery_delayq.model.limits import Definition, Limit
 from celery_delayq.model.limits.of_app import limits_of
-from celery_delayq.model.scheduled import moment
+from celery_delayq.model.scheduled import ScheduledTask, moment
 from celery_delayq.store.session import Session
 from celery_delayq.store.stores import Stores
 from celery_delayq.store.task_limits import PAGE_LANES, StoredLimit
@@ -214,6 +215,22 @@ class TaskLimits:
             raise InvalidLimit(f"lanes(n={n!r}): expected a whole number from 1")
         self._stored(name)
         return self._session.ask(lambda stores: _longest(stores, percent(name), n))
+
+    def ahead(self, task: ScheduledTask) -> int | None:
+        """Return the number of tasks before a held task in its lane, in its queue; None for a task
+        that is not held.
+
+        So many of its lane start before it at most, apart from tasks of a higher priority that are
+        sent later, and from those of other queues.
+        """
+        if task.state != "held":
+            return None
+
+        def count(stores: Stores) -> int:
+            limits, due_ms = stores.of(task.queue).task_limits, due_of_eta(task.due).ms
+            return limits.ahead(task.queue, task.lane, task.priority or 0, due_ms, task._name)
+
+        return self._session.ask(count)
 
     def _stored(self, name: str) -> StoredLimit:
         """Return the definitions of a limit; those of the app's code if Redis has none."""

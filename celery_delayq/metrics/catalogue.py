@@ -12,7 +12,7 @@ from celery_delayq.model.totals import OUTCOMES, REASONS
 Kind = Literal["gauge", "counter", "histogram"]
 
 #: The states of entries; each entry is in one.
-STATES = ("scheduled", "paused", "ready", "leased", "dead")
+STATES = ("scheduled", "paused", "held", "ready", "leased", "dead")
 
 #: The statuses of periodic entries; each entry has one.
 STATUSES = ("on", "late", "paused", "ended", "unreadable")
@@ -103,7 +103,8 @@ METRICS: tuple[MetricInfo, ...] = (
         "scheduled_entries",
         "queue",
         "task",
-        help=f"Scheduled and paused entries of the largest tasks; the others are '{OTHER_TASKS}'.",
+        help="Scheduled, paused and held entries of the largest tasks; the others are "
+        f"'{OTHER_TASKS}'.",
     ),
     _gauge(
         "ready_entries",
@@ -115,7 +116,7 @@ METRICS: tuple[MetricInfo, ...] = (
     _gauge(
         "overdue_entries",
         "queue",
-        help="Scheduled entries whose due time has passed, without paused ones.",
+        help="Scheduled entries whose due time has passed, without paused and held ones.",
     ),
     _gauge(
         "oldest_due_age_seconds",

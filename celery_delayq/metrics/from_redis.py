@@ -147,8 +147,9 @@ def _put_queue(sheet: Sheet, name: str, found: QueueGauges, now: int, is_paused:
         waits.append(now - size.first_due)
     if not is_paused and size.oldest_ready is not None:
         waits.append(now - size.oldest_ready)  # negative for a task that run_now made ready early
-    sheet.put("entries", size.scheduled - paused, name, "scheduled")
+    sheet.put("entries", size.scheduled - paused - size.held, name, "scheduled")
     sheet.put("entries", paused, name, "paused")
+    sheet.put("entries", size.held, name, "held")
     sheet.put("entries", size.ready, name, "ready")
     if leased is not None:
         sheet.put("entries", leased, name, "leased")

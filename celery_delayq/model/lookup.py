@@ -15,7 +15,7 @@ from celery_delayq.utils.text import UTF8_TEXT
 #: The score of an entry that is due and paused is its due time plus this (``include/record.lua``).
 PAUSED_OFFSET_MS = 10**15
 
-State = Literal["scheduled", "paused", "ready", "running"]
+State = Literal["scheduled", "paused", "held", "ready", "running"]
 
 #: The codes by which scripts return outcomes.
 StatusCode = Literal["d", "w", "r", "c", "p", "k", "x", "u"]

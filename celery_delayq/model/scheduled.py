@@ -6,11 +6,12 @@ import base64
 import binascii
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Container, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 from enum import Enum
 from typing import Any, NamedTuple
+from urllib.parse import unquote
 
 from celery_delayq.errors import InvalidCursor, InvalidETA, InvalidFilter, RecordError
 from celery_delayq.model.envelope import (
@@ -18,6 +19,7 @@ from celery_delayq.model.envelope import (
     MAX_DUE_MS,
     Record,
     due_of_eta,
+    limit_of,
     own_of,
     parse_iso,
     unique_key,
@@ -123,15 +125,15 @@ class Paused(NamedTuple):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ScheduledTask(MessageFields):
-    """A task that is scheduled, paused, ready or running.
+    """A task that is scheduled, held, ready or running.
 
     Attributes
     ----------
     id, task, queue : str
         The task's id and name, and its queue.
     state : str
-        ``"scheduled"``; ``"paused"`` if the task is due but its name is paused; ``"ready"`` or
-        ``"running"``.
+        ``"scheduled"``; ``"paused"`` if the task is due but its name is paused; ``"held"`` if it
+        is due and waits for its limit; ``"ready"`` or ``"running"``.
     due : datetime
         When the task is due, in UTC.
     priority : int | None
@@ -173,6 +175,8 @@ class ScheduledTask(MessageFields):
             message = message_json.decode(record.message)
             unique = unique_key(own_of(message["properties"]))[1:]
             id, task, step = str(message["headers"]["id"]), record.task, record.priority
+            if state == "paused" and limit_of(record.message) is not None:
+                state = "held"
             return cls(id, task, queue, state, moment(due_ms), step, unique, "", message, name)
         except (RecordError, ValueError, LookupError, TypeError, AttributeError):
             id = name.partition("\0")[0]
@@ -187,6 +191,30 @@ class ScheduledTask(MessageFields):
         unique_key = "" if unique == "-" else unique[1:]
         id, due = name.partition("\0")[0], moment(due_ms)
         return cls(id, task, queue, state, due, None, unique_key, holder, None, name)
+
+    @property
+    def lane(self) -> str:
+        """The lane of a task with a limit, while it is scheduled: ``<limit>:<key>``, both
+        percent-encoded; ``""`` without a limit.
+        """
+        return str(self.own.get("limit", "")).partition(" ")[0]
+
+    @property
+    def limit(self) -> str:
+        """The name of the task's limit while it is scheduled; ``""`` without a limit."""
+        return unquote(self.lane.partition(":")[0])
+
+    @property
+    def limit_key(self) -> str:
+        """The key of the task's limit while it is scheduled; ``""`` without a key."""
+        return unquote(self.lane.partition(":")[2])
+
+    def during_pauses(self, names: Container[str]) -> ScheduledTask:
+        """Return the task with its state while the task names *names* are paused: a task with a
+        limit and a paused name does not wait for the limit.
+        """
+        is_paused = self.state == "held" and self.task in names
+        return replace(self, state="paused") if is_paused else self
 
     @property
     def eta(self) -> str | None:
@@ -207,6 +235,8 @@ class ScheduledTask(MessageFields):
             "retries": self.headers.get("retries"),
             **self.arguments(),
             "unique_key": self.unique_key or None,
+            "limit": self.limit or None,
+            "limit_key": self.limit_key or None,
             "worker": self.worker or None,
         }
 

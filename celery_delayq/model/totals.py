@@ -6,7 +6,7 @@ process or a lost reply changes no counter. At every moment ::
     accepted + replayed = acked + cancelled + replaced + moved + purged + taken
                           + dead_lettered - aside + present
 
-where *present* are the scheduled, paused, ready and leased messages of the queue.
+where *present* are the scheduled, paused, held, ready and leased messages of the queue.
 """
 
 from __future__ import annotations

@@ -39,7 +39,13 @@ from celery_delayq.schedule.bulk import change_all, new_due, shift_due, shift_du
 from celery_delayq.schedule.items import Item, ItemOutcome, ManyReport
 from celery_delayq.schedule.schedule_many import SEND_BATCH, schedule_many
 from celery_delayq.store.keys import Layout
-from celery_delayq.store.paging import counts_of, queues_of, read_page, scheduled_among
+from celery_delayq.store.paging import (
+    counts_of,
+    during_pauses,
+    queues_of,
+    read_page,
+    scheduled_among,
+)
 from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting.calls import Steps
 from celery_delayq.store.session import Session
@@ -93,7 +99,7 @@ class Schedule:
         Returns
         -------
         Sequence[ScheduledTask]
-            Scheduled, ready or running tasks in no order; empty if all have finished.
+            Scheduled, held, ready or running tasks in no order; empty if all have finished.
 
         Raises
         ------
@@ -105,11 +111,12 @@ class Schedule:
         def read(stores: Stores) -> Sequence[ScheduledTask]:
             queues = stores.queues_with(queues_of(stores, queue), [id])
             found = stores.run_each(queues, find_steps_of([id]))
-            return [
+            tasks = [
                 ScheduledTask.of_place(name, place)
                 for name, places in found.items()
                 for place in places
             ]
+            return during_pauses(stores, tasks)
 
         return self._ask(read)
 

@@ -57,6 +57,14 @@ def scheduled_among(store: Store, queue: str, ids: Sequence[str]) -> list[Schedu
     ]
 
 
+def during_pauses(stores: Stores, tasks: list[ScheduledTask]) -> list[ScheduledTask]:
+    """Return tasks with their states: a held one is paused if its name is paused."""
+    if all(each.state != "held" for each in tasks):
+        return tasks
+    paused = stores.controls().tasks
+    return [each.during_pauses(paused) for each in tasks]
+
+
 def listed_pages(
     ask: Ask[FoundPage],
     queue: str,
@@ -142,7 +150,7 @@ def read_page(stores: Stores, filter: Filter, limit: int, after: Cursor | None) 
         if data:  # without data, the entry has left the schedule meanwhile
             state: State = "paused" if each.score != each.due_ms else "scheduled"
             tasks.append(ScheduledTask.of_record(name, each.name, state, each.due_ms, data))
-    return Page(tasks, cursor)
+    return Page(during_pauses(stores, tasks), cursor)
 
 
 def _read(

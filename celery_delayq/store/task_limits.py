@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
-from celery_delayq.model.lookup import to_text
+from celery_delayq.model.lookup import to_bytes, to_text
 from celery_delayq.store.keys import queue_name
 from celery_delayq.store.scan import answered
 from celery_delayq.store.scripting.calls import Command, Steps
@@ -108,6 +108,14 @@ class LimitStore(StorePart):
     def _count_each_steps(self, key: str, names: Sequence[str]) -> Steps[dict[str, int]]:
         found = answered((yield [_count(key, name, ":", ";") for name in names]))
         return dict(zip(names, found, strict=True))
+
+    def ahead(self, queue: str, lane: str, step: int, due_ms: int, name: str) -> int:
+        """Return the number of held entries of a queue that are before an entry in its lane."""
+        member = f"{lane}\0{step:03d}\0{due_ms:015d}\0{name}"
+        key = self._keys.queue(queue).held
+        command = Command.of("ZLEXCOUNT", key, to_bytes(f"[{lane}\0"), to_bytes(f"({member}"))
+        [found] = answered(self._runner.run_all([command]))
+        return cast(int, found)
 
     def lanes(self, queue: str) -> Iterator[dict[str, float]]:
         """Yield the lanes of a queue in pages, each with the time (µs) of its next try; infinity

@@ -43,8 +43,8 @@ class RabbitMQQueueStats:
     name: str
     ready: int
 
-    scheduled = leased = dead = overdue = paused = is_paused = next_due = oldest_age = None
-    scheduled_tasks = ready_tasks = memory = None
+    scheduled = leased = dead = overdue = paused = held = is_paused = None
+    next_due = oldest_age = scheduled_tasks = ready_tasks = memory = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class RabbitMQStats:
     unroutable: int
     dead: int
 
-    leased = overdue = paused = oldest_age = periodic = None
+    leased = overdue = paused = held = oldest_age = periodic = None
     used_memory = max_memory = away = broken = None
 
     @property

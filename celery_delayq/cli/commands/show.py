@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, replace
 from datetime import datetime, timedelta
+from itertools import islice
 from typing import Any
 
 import click
@@ -32,7 +33,12 @@ DEFAULT_LIMIT = 100
 #: Number of entries between two updates of a progress bar.
 PROGRESS_ENTRIES = 100
 
-_STYLES: dict[State, str] = {"scheduled": "", "paused": "yellow", "ready": "green"}
+_STYLES: dict[State, str] = {
+    "scheduled": "",
+    "paused": "yellow",
+    "held": "yellow",
+    "ready": "green",
+}
 
 
 @command()
@@ -43,7 +49,8 @@ def get(delayq: DelayQ, id: str, queue: str | None) -> bool:
     """Show where a task waits, or which worker has it.
 
     The due time can be pasted as --if-eta. A task that was routed to two queues is shown twice.
-    Exits with 1 when it has finished or never was.
+    Of a held task it shows the limit and how many tasks are ahead of it in its queue. Exits with 1
+    when it has finished or never was.
 
     \b
     Examples:
@@ -56,7 +63,12 @@ def get(delayq: DelayQ, id: str, queue: str | None) -> bool:
         f"Nothing with the id {shown_id(id)} waits or runs{where}: it has finished, has no ETA "
         "or never was."
     )
-    return ENTRIES.show_all(delayq, found, missing)
+    kind = replace(
+        ENTRIES,
+        fields=lambda each: _fields(*each),
+        values=lambda each: each[0].as_dict() | ({} if each[1] is None else {"ahead": each[1]}),
+    )
+    return kind.show_all(delayq, [(each, delayq.limits.ahead(each)) for each in found], missing)
 
 
 @command("list")
@@ -68,9 +80,10 @@ def get(delayq: DelayQ, id: str, queue: str | None) -> bool:
 )
 @options.name_option("--cursor", metavar="CURSOR", help="Show the page after this cursor.")
 @options.flag("--all", "all_", help="Show all, page by page.")
+@options.flag("--held", help="Only those that are due and wait for a pause or a limit.")
 @options.json_option
 def list_(
-    delayq: DelayQ, filter: Filter, limit: int | None, cursor: str | None, all_: bool
+    delayq: DelayQ, filter: Filter, limit: int | None, cursor: str | None, all_: bool, held: bool
 ) -> None:
     """Show scheduled tasks, ordered by due time.
 
@@ -82,12 +95,18 @@ def list_(
       celery -A shop delayq list --task shop.remind --due-to 1h
       celery -A shop delayq list --due-from 2030-01-31 --due-to 2030-02-01
       celery -A shop delayq list --queue mail --all --json | jq -r '.entries[].id'
+      celery -A shop delayq list --held --limit 20
     """
     if all_ and (cursor is not None or limit is not None):
         raise click.UsageError("--all shows everything: leave out --limit and --cursor")
+    if held and cursor is not None:
+        raise click.UsageError("--cursor goes without --held")
     screen.check_priority(delayq, filter)
-    if all_:
-        _show_all(delayq, filter)
+    if held:
+        most = None if all_ else limit or DEFAULT_LIMIT
+        _show_all(delayq, filter, islice(_held(delayq, filter), most))
+    elif all_:
+        _show_all(delayq, filter, delayq.entries(filter, page=PAGE_ROWS))
     else:
         _show_page(delayq, filter, limit=limit or DEFAULT_LIMIT, cursor=cursor)
 
@@ -127,9 +146,18 @@ def _show_page(delayq: DelayQ, filter: Filter, *, limit: int, cursor: str | None
         _print_number(delayq, filter, len(page))
 
 
-def _show_all(delayq: DelayQ, filter: Filter) -> None:
-    """Print all entries as they are read."""
+def _held(delayq: DelayQ, filter: Filter) -> Iterator[ScheduledTask]:
+    """Yield the held entries that a filter selects."""
+    now = screen.now_of(delayq)
+    last = filter.where().due_to
+    if last is None or moment(last) > now:
+        filter = replace(filter, due_to=now)  # held entries are due: read no others
     entries = delayq.entries(filter, page=PAGE_ROWS)
+    return (each for each in entries if each.state in ("paused", "held"))
+
+
+def _show_all(delayq: DelayQ, filter: Filter, entries: Iterable[ScheduledTask]) -> None:
+    """Print entries as they are read."""
     if screen.is_json():
         print('{"entries": [', end="")
         for number, each in enumerate(entries):
@@ -156,12 +184,16 @@ def _next_page(filter: Filter, limit: int, cursor: str) -> str:
     return " ".join(("list", *parts))
 
 
-def _fields(task: ScheduledTask) -> Iterable[tuple[str, Any]]:
+def _fields(task: ScheduledTask, ahead: int | None = None) -> Iterable[tuple[str, Any]]:
     """Yield the names and values of a task's fields."""
     yield "id", shown_id(task.id)
     yield "task", task.task
     yield "queue", task.queue
     yield "state", Text(task.state, _STYLES.get(task.state, "cyan"))
+    if task.limit:
+        key = f", key {task.limit_key}" if task.limit_key else ""
+        before = "" if ahead is None else f"; at most {ahead:,} of this key ahead"
+        yield "limit", f"{task.limit}{key}{before}"
     yield "worker", task.worker or None
     is_due_known = task.due > moment(0) + timedelta(milliseconds=1)
     yield "due", task.due if is_due_known else None

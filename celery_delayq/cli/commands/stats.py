@@ -67,18 +67,25 @@ def queues_table(queues: Sequence[QueueStats]) -> Table:
     # Ten columns must fit 80 characters: no room for frames.
     table = Table(title="Queues", box=box.SIMPLE_HEAD, show_edge=False, padding=0)
     table.add_column("queue", overflow="fold")
-    for title in (*_COUNT_COLUMNS, "oldest\nwaits", "next\ndue in", "memory"):
+    titles = ["paused\nheld" if each == "paused" else each for each in _COUNT_COLUMNS]
+    for title in (*titles, "oldest\nwaits", "next\ndue in", "memory"):
         table.add_column(title, justify="right", overflow="fold")
     for queue in queues:
         name = Text(spelled(queue.name))
         table.add_row(
             name.append("\npaused", "yellow") if queue.is_paused else name,
-            *(f"{getattr(queue, count):,}" for count in _COUNT_COLUMNS),
+            *(_count(queue, count) for count in _COUNT_COLUMNS),
             span(queue.oldest_age) if queue.oldest_age >= 60 else f"{queue.oldest_age:.1f}s",
             _due_in(queue),
             "-" if queue.memory is None else decimal(queue.memory),
         )
     return table
+
+
+def _count(queue: QueueStats, name: str) -> str:
+    """Return a number of a queue. Entries that a limit holds are below the paused ones."""
+    number = f"{getattr(queue, name):,}"
+    return f"{number}\n{queue.held:,}" if name == "paused" and queue.held else number
 
 
 def _rabbitmq_table(stats: RabbitMQStats) -> Table:

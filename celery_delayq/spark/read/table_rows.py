@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from celery_delayq.errors import RecordError
 from celery_delayq.model.dead_letter import DeadLetter, DeadLetterRecord
-from celery_delayq.model.envelope import MAX_DUE_MS, Record
+from celery_delayq.model.envelope import MAX_DUE_MS, Record, limit_of
 from celery_delayq.model.history import RunRecord
 from celery_delayq.model.lookup import PAUSED_OFFSET_MS, IndexEntry, to_bytes
 from celery_delayq.model.scheduled import moment
@@ -78,6 +78,8 @@ class TableRows:
             record = Record.unpack(data)
         except RecordError:
             return {**row, "raw": data}
+        if is_paused and limit_of(record.message) is not None:
+            row["state"] = "held"
         task = text_of(record.task)
         return row | self._message_columns(
             record.message, data, task=task, priority=record.priority

@@ -174,7 +174,8 @@ class Load:
     queue, task : str
         The task; ``""`` for unreadable entries.
     when : str
-        ``due`` in the step that begins *at*, ``overdue``, ``later``, or ``paused``.
+        ``due`` in the step that begins *at*, ``overdue``, ``later``, or ``held``: its name is
+        paused, or it waits for its limit.
     at : datetime | None
         Begin of the step, None unless ``due``.
     entries : int

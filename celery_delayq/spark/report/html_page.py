@@ -76,7 +76,7 @@ def runs_per_id(run_report: RunReport) -> list[tuple[str, int]]:
 
 
 def loads(ahead: LoadAhead) -> list[tuple[str, str, Counter[str], int]]:
-    """Return counts by queue and task: paused, overdue, due, later; and their sum."""
+    """Return counts by queue and task: held, overdue, due, later; and their sum."""
     found: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
     for load in ahead.loads:
         found[load.queue, load.task][load.when] += load.entries

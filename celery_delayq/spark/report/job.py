@@ -265,7 +265,7 @@ class _ReportJob:
         rows = read_table(self._spark, reading, "queue", "task", "state", "due")
         due = F.unix_millis("due")
         when = (
-            F.when(F.col("state") == "paused", "paused")
+            F.when(F.col("state").isin("paused", "held"), "held")
             .when(due < now, "overdue")
             .when(due >= ends, "later")
             .otherwise("due")

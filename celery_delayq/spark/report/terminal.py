@@ -92,7 +92,7 @@ def _reasons(run_report: RunReport) -> Table:
 
 
 def _loads(ahead: LoadAhead, *, narrow: bool) -> Table:
-    states = ("overdue", "due", "later", "paused")
+    states = ("overdue", "due", "later", "held")
     rows = [
         (
             spelled(queue),
@@ -103,7 +103,7 @@ def _loads(ahead: LoadAhead, *, narrow: bool) -> Table:
         for queue, task, row, number in loads(ahead)[:_MAX_ROWS]
     ]
     until = f"until {stamp(ahead.ends)}"
-    heads = ("task", "overdue", until, "later", "paused", "all")
+    heads = ("task", "overdue", until, "later", "held", "all")
     title = f"Load to come, at {stamp(ahead.now)} UTC"
     if not narrow:
         return _table("queue", heads, rows, title, text_columns=1)

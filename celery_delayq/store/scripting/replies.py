@@ -177,6 +177,7 @@ class Sizes(NamedTuple):
     overdue: int
     first_due: int | None
     paused: int
+    held: int = 0
     oldest_ready: int | None = None
     leasing: int = 0
     worker_ids: tuple[str, ...] = ()
@@ -184,7 +185,8 @@ class Sizes(NamedTuple):
     @classmethod
     def read(cls, line: bytes) -> Sizes:
         """Read the first part of the reply."""
-        now, scheduled, overdue, first, dead, ready, paused, oldest, leasing, *ids = line.split()
+        now, scheduled, overdue, first, dead, ready, *rest = line.split()
+        paused, held, oldest, leasing, *ids = rest
         first_due, oldest_ready = (
             None if due == b"-" else read_time(due) for due in (first, oldest)
         )
@@ -192,6 +194,7 @@ class Sizes(NamedTuple):
             *(int(now), int(scheduled), int(ready), int(dead), int(overdue), first_due),
             *(
                 int(paused),
+                int(held),
                 oldest_ready,
                 int(leasing),
                 tuple(map(to_text, ids)),

@@ -176,22 +176,31 @@ def test_the_command_line_shows_the_same(make_app: MakeApp, delayq: DelayQ) -> N
         next(line.split() for line in table.splitlines() if line.split()[:1] == [first])
         for first in ("queue", "celery")
     )
-    assert header[:7] == ["queue", "scheduled", "overdue", "paused", "ready", "leased", "dead"]
+    assert header[:7] == ["queue", "scheduled", "overdue", "held", "ready", "leased", "dead"]
     assert row[:7] == ["celery", "30", "0", "0", "8", "4", "0"]
 
 
 def test_the_table_of_queues_fits_80_columns() -> None:
     queue = QueueStats(
         "reports.daily", scheduled=1_234_567, ready=12_345, leased=1_234, dead=123, overdue=1_234,
-        paused=12_345, is_paused=True, next_due=time.time() + 500_000, oldest_age=1234.5,
-        scheduled_tasks={}, ready_tasks={}, memory=123_456_789,
+        paused=12_345, held=9_876, is_paused=True, next_due=time.time() + 500_000,
+        oldest_age=1234.5, scheduled_tasks={}, ready_tasks={}, memory=123_456_789,
     )  # fmt: skip
     shown = StringIO()
     Console(width=80, file=shown).print(queues_table([queue]))
 
     table = shown.getvalue()
     assert "…" not in table
-    for number in ("1,234,567", "12,345", "1,234 ", "20m 34s", "5d ", "123.5 MB", "\npaused "):
+    for number in (
+        "1,234,567",
+        "12,345",
+        "9,876",
+        "1,234 ",
+        "20m 34s",
+        "5d ",
+        "123.5 MB",
+        "\npaused ",
+    ):
         assert number in table
 
 

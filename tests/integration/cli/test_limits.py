@@ -68,6 +68,50 @@ def test_of_a_limit_without_held_tasks_no_lane_is_shown(cli: CommandLine, delayq
     assert cli("limits", "lanes", "stripe").out == "No task is held.\n"
 
 
+def test_held_tasks_are_listed_apart_from_others(
+    app: Celery, cli: CommandLine, delayq: DelayQ
+) -> None:
+    app.send_task("shop.mail", countdown=60)
+    listed = cli("list", "--json").json["entries"]
+    held = cli("list", "--held", "--json").json["entries"]
+
+    assert [each["state"] for each in listed] == ["held"] * 3 + ["scheduled"]
+    assert held == listed[:3]
+    assert {(each["limit"], each["limit_key"]) for each in held} == {
+        ("stripe", "ada"),
+        ("stripe", "b:1"),
+    }
+    assert "held" in cli("list", "--held", "--limit", "1").out
+    assert cli("list", "--held", "--limit", "1", "--json").json["entries"] == held[:1]
+    assert cli("list", "--held", "--due-from", "1h", "--json").json["entries"] == []
+    assert cli("list", "--held", "--cursor", "x").code == 2
+    delayq.pause(task="shop.bill")
+    states = [each["state"] for each in cli("list", "--held", "--json").json["entries"]]
+    assert states == ["paused"] * 3
+
+
+def test_a_held_task_tells_its_limit_and_how_many_are_ahead(
+    cli: CommandLine, delayq: DelayQ
+) -> None:
+    first, second, other = delayq.list()
+
+    assert "limit     stripe, key ada; at most 1 of this key ahead\n" in cli("get", second.id).out
+    ahead = [
+        cli("get", each.id, "--json").json["entries"][0]["ahead"] for each in (first, second, other)
+    ]
+    assert ahead == [0, 1, 0]
+    delayq.pause(task="shop.bill")
+    shown = cli("get", second.id)
+    assert "limit     stripe, key ada\n" in shown.out
+    assert "state     paused\n" in shown.out
+
+
+def test_held_tasks_count_apart(cli: CommandLine) -> None:
+    stats = cli("stats", "--json").json
+
+    assert (stats["held"], stats["paused"], stats["overdue"], stats["scheduled"]) == (3, 0, 0, 3)
+
+
 @pytest.mark.parametrize("words", ["set strip --off", "unset strip", "lanes strip"])
 def test_an_unknown_limit_is_refused(cli: CommandLine, words: str) -> None:
     ran = cli("limits", *words.split())

@@ -9,7 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse
 from redis import Redis
 
 from celery_delayq import DelayQ
-from celery_delayq.metrics.catalogue import COUNTERS
+from celery_delayq.metrics.catalogue import COUNTERS, STATES
 from celery_delayq.model.history import RunRecord
 from celery_delayq.store.keys import Keys
 from celery_delayq.utils.once import warn_once
@@ -34,7 +34,7 @@ _COUNTERS = {(name, QUEUE, "") for name in (*COUNTERS, "dead_lettered")}
 #: What is read of a queue at one moment.
 _SIZES = {
     ("overdue_entries", QUEUE, ""),
-    *(("entries", QUEUE, state) for state in ("scheduled", "paused", "ready", "leased", "dead")),
+    *(("entries", QUEUE, state) for state in STATES),
     *((name, QUEUE, "") for name in ("queue_paused", "leasing_processes")),
     *((f"{name}_seconds", QUEUE, "") for name in ("oldest_due_age", "next_due_timestamp")),
 }
@@ -42,7 +42,9 @@ _READY = {("ready_entries", QUEUE, "")}
 
 #: What is missing where a kind of key is wrong; nothing where it is not here.
 MISSING: dict[str, set[Series]] = {
-    **dict.fromkeys(("due", "paused_due", "dead", "leases", "quarantined"), _SIZES | _COUNTERS),
+    **dict.fromkeys(
+        ("due", "paused_due", "held", "dead", "leases", "quarantined"), _SIZES | _COUNTERS
+    ),
     **dict.fromkeys(("ready", "ready 9"), _SIZES | _COUNTERS | _READY),
     "leased": {("entries", QUEUE, "leased")},
     "totals": _COUNTERS,

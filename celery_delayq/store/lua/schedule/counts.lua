@@ -5,10 +5,10 @@
 --          leased_index  totals  dead  leases  clock  quarantined  ready_lists…
 -- ARGV     none
 -- Returns  {'<now (ms)> <scheduled> <overdue> <first due (ms) or -> <dead> <ready> <paused_due>
---          <earliest due (ms) of the next message of each ready list, or -> <leases not ended>',
---          then up to 1,000 worker ids with a lease, after spaces; names and values of the
---          counters, joined by spaces, or - for a key of another type}; entries that are paused
---          and due count as scheduled, but not as overdue or first
+--          <in lanes> <earliest due (ms) of the next message of each ready list, or ->
+--          <leases not ended>', then up to 1,000 worker ids with a lease, after spaces; names and
+--          values of the counters, joined by spaces, or - for a key of another type}; held entries
+--          count as scheduled, but not as overdue or first
 -- Repeat   reads only
 -- Roles    exporter
 -- @include clock
@@ -41,6 +41,7 @@ return {
     redis.call('HLEN', KEYS.dead),
     ready,
     redis.call('ZCARD', KEYS.paused_due),
+    redis.call('ZCARD', KEYS.held),
     oldest and string.format('%.0f', oldest) or '-',
     redis.call('ZCOUNT', KEYS.leases, string.format('%.0f', now - stood), '+inf'),
     unpack(redis.call('ZRANGE', KEYS.leases, 0, 999)),
