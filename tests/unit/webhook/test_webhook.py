@@ -9,13 +9,15 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from celery import Celery
 
-from celery_delayq import DelayQ
+from celery_delayq import DelayQ, Limit
 from celery_delayq.errors import ConfigError, InvalidWebhook
-from celery_delayq.webhook import TASK_NAME, Webhook, deliver
+from celery_delayq.model.limits.of_app import AppLimits
+from celery_delayq.webhook import IMPORT_PATH, TASK_NAME, Webhook, deliver
 from tests.support.receiver import Receiver
 
 UTC = dt.timezone.utc
@@ -164,6 +166,28 @@ def test_descriptions_of_the_task_show_neither_query_nor_values_of_headers(
     assert "'id': 7" in shown
     assert message.payload[0] == list(args)
     assert message.payload[1] == kwargs
+
+
+def host(url: str, *_: Any, **__: Any) -> Any:
+    """Return the host of a webhook, as docs/webhook.md does."""
+    return urlsplit(url).hostname
+
+
+@pytest.mark.parametrize("name", [TASK_NAME, IMPORT_PATH])
+@pytest.mark.parametrize("by_name", [False, True])
+def test_the_limit_of_the_docs_has_a_lane_for_each_host(
+    app: Celery, name: str, by_name: bool
+) -> None:
+    limits = AppLimits({"celery_delayq.webhook*": Limit("webhooks", rate="10/s", key=host)})
+    limited = limits.of(name, app.tasks[name])
+    assert limited is not None
+
+    url, order = "https://Hooks.Example.com:8443/orders?token=t0ken", {"id": 7}
+    args, kwargs = ((), {"url": url, "payload": order}) if by_name else ((url, order), {})
+
+    assert (
+        limited.lane_of(args, {**kwargs, "headers": {"X-A": "b"}}) == "webhooks:hooks.example.com"
+    )
 
 
 def test_without_settings_the_task_fails_and_says_what_to_do(app: Celery) -> None:
