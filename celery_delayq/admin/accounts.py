@@ -53,7 +53,7 @@ def scripts_of(role: Role) -> list[str]:
 
     For other roles, the headers of the scripts name the roles.
     """
-    names = scripts.names()
+    names = scripts.names_with_variants()
     is_all = role == "operator"
     return [name for name in names if is_all or role in scripts.load(name).header.roles]
 

@@ -75,7 +75,7 @@ class Binding:
         with app.connection_for_write() as connection:
             if isinstance(connection.transport, ClusterTransport):
                 return
-        for name in scripts.names():
+        for name in scripts.names_with_variants():
             scripts.load(name)
         retries = publish_retries(app) or {"max_retries": 0}
         self.publisher = LoopPublisher(app, self.bridge, self._connections, retries)

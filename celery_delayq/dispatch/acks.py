@@ -94,6 +94,8 @@ class Acks:
         self._wake = wake
         #: Queue, field and history line of each acknowledgement.
         self._waiting: deque[tuple[str, str, bytes]] = deque()
+        #: Fields of messages that have a permit of a limit.
+        self._permits: set[str] = set()
         self._in_flight: dict[int, AckBatch] = {}
         self._sent_before: set[str] = set()
         #: The oldest acknowledgement at the last look; only its identity matters.
@@ -112,8 +114,13 @@ class Acks:
             or bool(self._waiting)
         )
 
-    def add(self, queue: str, field: str, run: bytes = b"") -> None:
-        """Acknowledge a message; *run* is its history line."""
+    def add(self, queue: str, field: str, run: bytes = b"", *, has_permit: bool = False) -> None:
+        """Acknowledge a message; *run* is its history line.
+
+        *has_permit*: the message has a permit of a limit.
+        """
+        if has_permit:
+            self._permits.add(field)
         self._waiting.append((queue, field, run))
         self._wake()
 
@@ -140,8 +147,11 @@ class Acks:
 
     def calls(self, store: Store, batch: AckBatch) -> list[Call]:
         """Return the script calls for a batch."""
+        permits = self._permits
         return [
-            store.leases.ack_call(queue, self._worker_id, fields)
+            store.leases.ack_call(
+                queue, self._worker_id, fields, bool(permits) and not permits.isdisjoint(fields)
+            )
             for queue, fields in batch.fields.items()
         ]
 
@@ -155,6 +165,7 @@ class Acks:
             unsent += ((queue, *item) for item in islice(fields.items(), number, None))
         late = len(done - self._sent_before) - sum(each.known for each in acked)
         self._sent_before -= done
+        self._permits -= done
         self._tally.late_acks += max(0, late)
         self._waiting.extendleft(reversed(unsent))
         del self._in_flight[id(batch)]

@@ -72,6 +72,8 @@ class LeasedMessage:
         Why the message was rejected.
     run : bytes
         The line for the history.
+    has_permit : bool
+        Whether the message has a permit of a limit.
     """
 
     queue: str
@@ -81,6 +83,7 @@ class LeasedMessage:
     reason: str | None = None
     details: bytes = b""
     run: bytes = b""
+    has_permit: bool = False
 
 
 class ThreadState(Enum):
@@ -174,7 +177,7 @@ class LeaseKeeper:
         #: Tags of quarantined messages. No other message runs beside them.
         self._quarantined_tags: set[str] = set()
         #: Tags of messages that have a scarce permit of a limit.
-        self._limited_tags: set[str] = set()
+        self._scarce_tags: set[str] = set()
         self._quarantine_room = QuarantineRoom()
         #: By queue: fields that Redis has under this worker id and this process does not know.
         self._unknown_fields: dict[str, set[str]] = {}
@@ -211,11 +214,13 @@ class LeaseKeeper:
         fields: Iterable[str],
         *,
         alone: bool = False,
-        limited: Iterable[str] = (),
+        permits: Iterable[str] = (),
+        scarce: Iterable[str] = (),
     ) -> list[str]:
         """Note the messages that a request has leased; return their delivery tags.
 
-        *limited* are the fields of messages that have a scarce permit of a limit.
+        *permits* are the fields of messages that have a permit of a limit, and *scarce* those of
+        them whose limit has few left.
         """
         tags = [f"{self.worker_id}:{field}" for field in fields]
         _, since = self._open_requests.pop(request_number, (queue, time.monotonic()))
@@ -223,8 +228,9 @@ class LeaseKeeper:
             self.leased[tag] = LeasedMessage(queue, since)
         if alone:
             self._quarantined_tags.update(tags)
-        if limited:
-            self._limited_tags.update([f"{self.worker_id}:{field}" for field in limited])
+        for field in permits:
+            self.leased[f"{self.worker_id}:{field}"].has_permit = True
+        self._scarce_tags.update([f"{self.worker_id}:{field}" for field in scarce])
         return tags
 
     def note_handed_out(self, tag: str, message: Any) -> bool:
@@ -263,7 +269,8 @@ class LeaseKeeper:
         """Acknowledge a message. The ack is sent soon, and again until Redis has answered."""
         leased_message = self.release(tag)
         if leased_message is not None:
-            self.acks.add(leased_message.queue, self.field(tag), leased_message.run)
+            one = leased_message
+            self.acks.add(one.queue, self.field(tag), one.run, has_permit=one.has_permit)
 
     def release(self, tag: str) -> LeasedMessage | None:
         """Remove a message from the leased ones and return it; None if it was not leased."""
@@ -274,7 +281,7 @@ class LeaseKeeper:
 
     def _pop(self, tag: str) -> LeasedMessage | None:
         self._quarantined_tags.discard(tag)
-        self._limited_tags.discard(tag)
+        self._scarce_tags.discard(tag)
         return self.leased.pop(tag, None)
 
     def requeue_idle(self, tags: Iterable[str]) -> None:
@@ -307,9 +314,9 @@ class LeaseKeeper:
     # -- whether consumers may ask for messages
 
     @property
-    def limited(self) -> int:
+    def scarce(self) -> int:
         """The number of leased messages that have a scarce permit of a limit."""
-        return len(self._limited_tags)
+        return len(self._scarce_tags)
 
     @property
     def busy(self) -> int:

@@ -366,6 +366,11 @@ def limit_of(message: bytes) -> LimitMark | None:
     return None if found is None else LimitMark(found[1].decode(), int(found[2]))
 
 
+def may_have_limit(record: bytes) -> bool:
+    """Return whether :func:`limit_of` may find a mark in a record. Rarely there is none."""
+    return record.find(b'", "limit": "', 0, 1000) >= 0
+
+
 def _with_task(sent: bytes, task: bytes) -> bytes:
     """Return a message with its task behind its label, where scripts read the task."""
     found = _LABEL.match(sent)

@@ -16,6 +16,7 @@ from celery_delayq.store.keys import Layout
 from celery_delayq.store.scan import answered
 from celery_delayq.store.scripting.calls import Call, Command, Steps
 from celery_delayq.store.scripting.runner import StorePart
+from celery_delayq.store.scripting.scripts import LIMITS
 from celery_delayq.utils.foreign import record_errors
 
 #: Most messages that one call requeues.
@@ -84,8 +85,10 @@ class AcquireReply(NamedTuple):
         Whether stock producers have pushed some of the messages.
     marks : Mapping[str, Mark]
         By field: the reason for which the message does not run.
-    limited : Set[str]
-        The fields of messages that have a scarce permit of a limit.
+    permits : Set[str]
+        The fields of messages that have a permit of a limit.
+    scarce : Set[str]
+        Those of *permits* whose limit has few left.
     has_limits : bool
         Whether limits are defined.
     """
@@ -98,7 +101,8 @@ class AcquireReply(NamedTuple):
     promoted: Mapping[str, int] = MappingProxyType({})
     others: bool = False
     marks: Mapping[str, Mark] = MappingProxyType({})
-    limited: Set[str] = frozenset()
+    permits: Set[str] = frozenset()
+    scarce: Set[str] = frozenset()
     has_limits: bool = False
 
     def about(self, field: str) -> tuple[int | None, Mark | None]:
@@ -123,9 +127,11 @@ class AcquireReply(NamedTuple):
         """Read the reply."""
         first_list, how, fields, counts, *messages = reply
         revision, *names = fields.decode().split()
-        limited: Set[str] = frozenset()
+        permits: Set[str] = frozenset()
+        scarce: Set[str] = frozenset()
         if b"~" in fields:
-            limited = {name.partition("~")[0] for name in names if "~" in name}
+            permits = {name.partition("~")[0] for name in names if "~" in name}
+            scarce = {name.partition("~")[0] for name in names if "~~" in name}
             names = [name.replace("~", "") for name in names]
         promoted: dict[str, int] = {}
         if b"@" in fields:
@@ -147,7 +153,8 @@ class AcquireReply(NamedTuple):
             promoted,
             b"+" in how,
             marks,
-            limited,
+            permits,
+            scarce,
             b"~" in how,
         )
 
@@ -191,7 +198,8 @@ class LeaseStore(StorePart):
         lists: int,
         others: int,
         reports: bool = False,
-        limited: int = 0,
+        scarce: int = 0,
+        has_limits: bool = False,
     ) -> Call:
         """Return the call that leases up to *limit* messages, for :class:`AcquireReply`.
 
@@ -208,13 +216,17 @@ class LeaseStore(StorePart):
             cannot settle all of them for a quarantined message.
         reports : bool
             Whether to lease messages that do not run too, since the process reports them.
-        limited : int
+        scarce : int
             Most messages with scarce permits of a limit: as many as the process can run now.
+        has_limits : bool
+            Whether limits are defined, as the last reply has told. If they are, and this is False,
+            the reply has no messages.
         """
         args = [queue, worker_id, _ms(lease), request_number, limit, lists, others]
         layout = self._runner.layout
-        args += self._keys.wake, int(reports), limited, *layout.steps
-        return self._new_call("leases/acquire", queue, args, layout=layout, leased=worker_id)
+        args += self._keys.wake, int(reports), scarce, *layout.steps
+        name = "leases/acquire" + (LIMITS if has_limits else "")
+        return self._new_call(name, queue, args, layout=layout, leased=worker_id)
 
     def acquire(
         self,
@@ -224,23 +236,40 @@ class LeaseStore(StorePart):
         request_number: str,
         limit: int,
         others: int = 0,
+        has_limits: bool = False,
     ) -> AcquireReply:
         """Lease up to *limit* messages of all priorities. Parameters of :meth:`acquire_call`."""
         lists = len(self._runner.layout.steps)
         call = self.acquire_call(
-            queue, worker_id, lease, request_number, limit, lists, others, limited=limit
+            queue,
+            worker_id,
+            lease,
+            request_number,
+            limit,
+            lists,
+            others,
+            scarce=limit,
+            has_limits=has_limits,
         )
         return AcquireReply.read(self._runner.run(call))
 
-    def ack_call(self, queue: str, worker_id: str, runs: Mapping[str, bytes]) -> Call:
+    def ack_call(
+        self, queue: str, worker_id: str, runs: Mapping[str, bytes], has_permits: bool = False
+    ) -> Call:
         """Return the call that acknowledges messages. Its reply is an :class:`Acked`.
 
-        *runs* has a line for the history by field of each message; ``b""`` for no line.
+        Parameters
+        ----------
+        runs : Mapping[str, bytes]
+            A line for the history by field of each message; ``b""`` for no line.
+        has_permits : bool
+            Whether some message has a permit of a limit.
         """
         history_size = self._runner.limits(queue).history
         lines = joined(runs.values()) if history_size else b""
         args = [queue, self._keys.wake, history_size, lines, *runs]
-        return self._new_call("leases/ack", queue, args, leased=worker_id)
+        name = "leases/ack" + (LIMITS if has_permits else "")
+        return self._new_call(name, queue, args, leased=worker_id)
 
     def extend(self, queue: str, worker_id: str, lease: float) -> int:
         """Extend the lease on a queue to *lease* seconds from now. Return the number of leased

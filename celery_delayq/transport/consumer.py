@@ -357,7 +357,7 @@ class Consumer:
         # Acknowledgements first: they may make room for a quarantined message.
         calls = keeper.acks.calls(self._store, self._riding_acks)
         # Rounded up: each queue needs at least one, and takes turns in coming first.
-        limited = -(-self._prefetch.free_slots // len(self._requests))
+        scarce = -(-self._prefetch.free_slots // len(self._requests))
         calls += [
             leases.acquire_call(
                 share.queue,
@@ -368,17 +368,18 @@ class Consumer:
                 share.lists,
                 others=others,
                 reports=self.serves_worker,
-                limited=limited,
+                scarce=scarce,
+                has_limits=self.idle.has_limits,
             )
             for share, number in self._requests
         ]
         return calls
 
     @property
-    def limited(self) -> int:
+    def scarce(self) -> int:
         """Number of leased messages with a scarce permit of a limit."""
         keeper = getattr(self, "keeper", None)
-        return 0 if keeper is None else keeper.limited
+        return 0 if keeper is None else keeper.scarce
 
     def _packed(self, calls: Sequence[Call]) -> bytes:
         """Return calls packed, with their sources if the server may not have them."""
@@ -566,7 +567,7 @@ class Consumer:
     def _note_leased(self, queue: str, request_number: str, reply: AcquireReply) -> list[Taken]:
         """Note the messages of a reply as leased, and return them."""
         self._fair_share.note_first_list(queue, reply.first_list)
-        self.idle.has_lanes = reply.has_limits
+        self.idle.has_limits = reply.has_limits
         if reply.messages:
             self.idle.note_messages(from_others=reply.others)
         if reply.must_make_room:
@@ -574,7 +575,12 @@ class Consumer:
             self._fair_share.serve_alone(queue)
         fields = [field for field, _, _ in reply.messages]
         tags = self.keeper.note_leased(
-            queue, request_number, fields, alone=reply.alone, limited=reply.limited
+            queue,
+            request_number,
+            fields,
+            alone=reply.alone,
+            permits=reply.permits,
+            scarce=reply.scarce,
         )
         return [
             Taken(queue, tag, message, deliveries, *reply.about(field))
@@ -604,7 +610,13 @@ class Consumer:
             others = keeper.busy
             request_number = keeper.new_request_number(queue)
             reply = self._store.leases.acquire(
-                queue, keeper.worker_id, keeper.lease, request_number, 1, others
+                queue,
+                keeper.worker_id,
+                keeper.lease,
+                request_number,
+                1,
+                others,
+                has_limits=self.idle.has_limits,
             )
             taken = self._note_leased(queue, request_number, reply)
             if taken:

@@ -74,8 +74,8 @@ class IdleWait:
         self._idle_close_seconds: float | None = None
         #: Seconds of the current wait; 0 where it was ended.
         self.wait_seconds = 0.0
-        #: Whether tasks may wait in lanes of limits.
-        self.has_lanes = False
+        #: Whether limits are defined: tasks may wait in lanes.
+        self.has_limits = False
 
     def ask_server(self) -> None:
         """Ask Redis, before the first wait, after how long it closes an idle connection."""
@@ -133,7 +133,7 @@ class IdleWait:
             )
             self._queue_by_list.update(dict.fromkeys(lists, queue))
             self._wake_lists[queue] = [*map(pack_arg, lists)]
-        return self._wake_lists[queue] if self.has_lanes else self._wake_lists[queue][:1]
+        return self._wake_lists[queue] if self.has_limits else self._wake_lists[queue][:1]
 
     def wait(self, leased: Sequence[str], popped: Sequence[str], *, briefly: bool) -> bytes | None:
         """Return the BRPOP on the wake lists of *leased* queues and the lists *popped*.

@@ -19,7 +19,7 @@ class HasFetched(Protocol):
         ...
 
     @property
-    def limited(self) -> int:
+    def scarce(self) -> int:
         """Number of leased messages with a scarce permit of a limit."""
         ...
 
@@ -62,11 +62,11 @@ class Prefetch:
         A process leases no more of them than it can run at a time: each has a permit, which other
         processes could use.
         """
-        return max(0, worker.slots() - self._limited)
+        return max(0, worker.slots() - self._scarce)
 
     @property
-    def _limited(self) -> int:
-        return sum([each.limited for each in self._consumers])
+    def _scarce(self) -> int:
+        return sum([each.scarce for each in self._consumers])
 
     @property
     def half(self) -> int:
@@ -81,7 +81,7 @@ class Prefetch:
         unlimited : int
             The number to request at once where there is no limit.
         """
-        if self._limited and not self.free_slots:
+        if self._scarce and not self.free_slots:
             return 0  # no message could begin before one of these ends
         if self.asks_singly:
             return 0 if self._fetched else int(self._qos.can_consume())

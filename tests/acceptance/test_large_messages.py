@@ -115,7 +115,7 @@ class Way:
 
 def durations(client: Redis) -> Counter[str]:
     """Return the longest call of each script and command since the last read, in µs."""
-    known = [scripts.load(name) for name in scripts.names()]
+    known = [scripts.load(name) for name in scripts.names_with_variants()]
     # Redis keeps the first characters of a source.
     names = {first: each.name for each in known for first in (each.sha, each.source[:40])}
     longest: Counter[str] = Counter()

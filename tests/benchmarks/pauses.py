@@ -59,7 +59,7 @@ def longest_row(row: Row) -> Row:
 
 def _logged(client: Any) -> list[tuple[str, int]]:
     """Return the scripts in the slow log, each with the µs of its call, and empty the log."""
-    names = {scripts.load(name).sha: name for name in scripts.names()}
+    names = {scripts.load(name).sha: name for name in scripts.names_with_variants()}
     seen = []
     for each in client.slowlog_get(100_000):
         command, _, rest = each["command"].decode(errors="replace").partition(" ")

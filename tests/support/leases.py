@@ -66,8 +66,11 @@ def take(one: LeaseKeeper, queue: str, number: int, *, alone: bool = False) -> l
 def ack(store: Store, queue: str, worker_id: str, fields: Iterable[str]) -> int:
     """Acknowledge messages; return how many were leased."""
     known, left = 0, [*fields]
+    has_permits = bool(store.client.exists(store.keys.permits))
     while left:
-        acked = Acked(*store.run(store.leases.ack_call(queue, worker_id, dict.fromkeys(left, b""))))
+        runs = dict.fromkeys(left, b"")
+        call = store.leases.ack_call(queue, worker_id, runs, has_permits)
+        acked = Acked(*store.run(call))
         known, left = known + acked.known, left[acked.done :]
     return known
 

@@ -108,7 +108,7 @@ class Call:
 @cache
 def _script_names() -> dict[bytes, str]:
     """Return the names of our scripts by SHA1 and by source."""
-    known = [scripts.load(name) for name in scripts.names()]
+    known = [scripts.load(name) for name in scripts.names_with_variants()]
     return {key.encode(): each.name for each in known for key in (each.sha, each.source)}
 
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from typing import Any, TypeAlias, TypeVar
 
-from celery_delayq.model.envelope import Due, Entry
+from celery_delayq.model.envelope import Due, Entry, may_have_limit
 from celery_delayq.store.keys import Keys, Layout
-from celery_delayq.store.scripting.scripts import Script, load
+from celery_delayq.store.scripting.scripts import LIMITS, Script, load
 from celery_delayq.utils.portions import MAX_CALL_BYTES
 
 T = TypeVar("T")
@@ -225,10 +225,12 @@ class EntriesCall(_Growing):
 
     A message with a unique key adds all lists of ready messages of the queue. With them the script
     can check whether any message is ready: if none is, a stock worker has taken the message of a
-    unique key, and the key is free.
+    unique key, and the key is free. A message of a task with a limit needs the variant of the
+    script that may hold the message.
     """
 
     _has_all_lists: bool = False
+    _has_limits: bool = False
 
     def add(self, entry: Entry) -> None:
         """Add a message."""
@@ -236,6 +238,8 @@ class EntriesCall(_Growing):
         number = self._list(step)
         if policy and not self._has_all_lists:
             self._add_all_lists()
+        if not self._has_limits and may_have_limit(data):
+            self.name, self._has_limits = self.name + LIMITS, True
         self.bytes += len(data)
         self.args += id, due_argument(due), number, data, policy
 

@@ -85,15 +85,19 @@ def load(name: str) -> Script:
 
 
 def names() -> list[str]:
-    """Return the names of all scripts and of their variants."""
+    """Return the names of all scripts, without variants."""
     rooms = (room for room in _LUA_FOLDER.iterdir() if room.is_dir() and room.name != "include")
-    paths = [
+    return sorted(
         f"{room.name}/{entry.name.removesuffix('.lua')}"
         for room in rooms
         for entry in room.iterdir()
         if entry.name.endswith(".lua")
-    ]
-    return sorted(paths + [path + LIMITS for path in paths if _has_variant(path)])
+    )
+
+
+def names_with_variants() -> list[str]:
+    """Return the names of all scripts and of their variants."""
+    return sorted(names() + [name + LIMITS for name in names() if _has_variant(name)])
 
 
 def _has_variant(path: str) -> bool:

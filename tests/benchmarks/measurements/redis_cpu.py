@@ -67,7 +67,7 @@ def _traced(bench: Bench, side: Side, load: Load) -> dict[str, tuple[float, floa
     client = bench.server.client()
     calls: Counter[str] = Counter()
     micros: defaultdict[str, int] = defaultdict(int)
-    names = {scripts.load(name).sha: name for name in scripts.names()}
+    names = {scripts.load(name).sha: name for name in scripts.names_with_variants()}
     with bench.station(side) as station, station.publisher() as publisher:
         options = {"slowlog-log-slower-than": "0", "slowlog-max-len": "2000000"}
         before = {name: client.config_get(name)[name] for name in options}

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from tests.lua.bench import FAR, Bench, Calls, counts, entry
-from tests.support.leases import ack
 
 #: One call of each script here, and a reply to it.
 SCRIPT_CALLS: Calls = {
-    "leases/ack": (lambda s: ack(s, "q", "me", ["1:1"]), [1, 1]),
+    "leases/ack": (lambda s: s.run(s.leases.ack_call("q", "me", {"1:1": b""})), [1, 1]),
 }
 
 

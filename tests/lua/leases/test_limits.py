@@ -104,10 +104,10 @@ def test_of_the_last_half_of_the_permits_a_process_takes_as_many_as_it_can_run(
     send(store, "a", "b", "c", "d", "e")
     store.put(labelled("free", 0))
 
-    first = store.acquire("1", limited=1)
-    assert (ids(first), first.limited) == (["a", "b", "c", "free"], {"1:3"})
-    assert ids(store.acquire("2", limited=0)) == []
-    assert ids(store.acquire("3", limited=2)) == ["d"]
+    first = store.acquire("1", scarce=1)
+    assert (ids(first), first.scarce) == (["a", "b", "c", "free"], {"1:3"})
+    assert ids(store.acquire("2", scarce=0)) == []
+    assert ids(store.acquire("3", scarce=2)) == ["d"]
 
 
 #: Keys that stay when all tasks are done.

@@ -122,11 +122,11 @@ def test_many_lanes_that_get_a_permit_at_one_time_all_go(store: Bench) -> None:
         store.put(labelled(f"a{lane[4:]}", 0, lane=lane), labelled(f"b{lane[4:]}", 0, lane=lane))
     numbers = map(str, count(1))
     while len(permits(store)) < len(lanes):
-        store.acquire(next(numbers), 1000, limited=1000)
+        store.acquire(next(numbers), 1000, scarce=1000)
     while store.client.zcount("{q}:lanes", "-inf", "+inf") > store.client.zcard(
         "delayq:blocked_lanes"
     ):
-        store.acquire(next(numbers), 1000, limited=1000)
+        store.acquire(next(numbers), 1000, scarce=1000)
     fields = [field.decode() for field in store.client.hkeys("{q}:leased:me")]
     for first in range(0, len(fields), 100):
         store.ack(*fields[first : first + 100])
@@ -136,7 +136,7 @@ def test_many_lanes_that_get_a_permit_at_one_time_all_go(store: Bench) -> None:
     while (looks := looks + 1) <= 20 and store.client.zscore("delayq:next_due", QUEUE):
         store.promote()
         while store.client.lpop("{q}:lanes_wake") is not None:
-            found += ids(store.acquire(next(numbers), 1000, limited=1000))
+            found += ids(store.acquire(next(numbers), 1000, scarce=1000))
     assert sorted(found) == [f"b{lane[4:]}" for lane in lanes]
 
 

@@ -96,7 +96,9 @@ def test_the_thread_sends_at_its_second_look_what_no_request_took_along() -> Non
             self.leases = self
             self.sent: list[str] = []
 
-        def ack_call(self, _queue: str, _me: str, fields: dict[str, bytes]) -> list[str]:
+        def ack_call(
+            self, _queue: str, _me: str, fields: dict[str, bytes], _has_permits: bool
+        ) -> list[str]:
             """Return a call."""
             return [*fields]
 

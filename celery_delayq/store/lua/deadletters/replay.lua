@@ -20,7 +20,9 @@
 -- @include wake
 -- @include entry_store
 -- @include unique_policy
+-- @with limits
 -- @include lanes
+-- @end
 -- @include dispatch/next_due
 -- @include add_batch
 -- @include dead_letter

@@ -48,6 +48,7 @@ local function write_batch()
   clear_batch_lists()
 end
 
+-- @with limits
 -- Hold a message that is due: its limit makes it wait.
 local function hold_in_lane(id, due, data, lane)
   local step, message_id, task = read_record(data)
@@ -61,6 +62,7 @@ local function hold_in_lane(id, due, data, lane)
   end
   return 's'
 end
+-- @end
 
 local function store_or_make_ready(id, due, list, data)
   local _, message_id, task, start = read_record(data)
@@ -70,11 +72,13 @@ local function store_or_make_ready(id, due, list, data)
     return 'd'
   end
   if due <= now then
+    -- @with limits
     local _, _, _, _, behind = read_label(data, start)
     local lane = lane_to_wait_in(data, behind)
     if lane then
       return hold_in_lane(id, due > 0 and due or now, data, lane)
     end
+    -- @end
     put_ready(list, KEYS.wake, due, now, data, task, start)
     batch.tracked, batch.ready = true, batch.ready + 1
     return 'r'

@@ -1,5 +1,5 @@
 -- Acknowledge finished messages, at most 100 if messages are tracked; stops after reading about 1
--- MB.
+-- MB. The variant +limits gives back their permits.
 --
 -- KEYS     due  entries  tasks  paused_due  held  lanes  unique  duplicate_ids  ready_index
 --          leased_index  totals  leased  deliveries  history  next_due  permits  blocked_lanes
@@ -17,10 +17,12 @@
 -- @include record
 -- @include tracking
 -- @include totals
--- @include clock
 -- @include leases/lease
+-- @with limits
+-- @include clock
 -- @include dispatch/next_due
 -- @include leases/permits
+-- @end
 -- @include history
 
 local most = tonumber(ARGV.history_size)
@@ -45,7 +47,12 @@ local function forget(value)
     if has_deliveries then
       redis.call('HDEL', KEYS.deliveries, redis.sha1hex(message_in(value, start)))
     end
+    -- @without limits
+    local mark = forget_tracked(LEASED_INDEX, value, start)
+    -- @end
+    -- @with limits
     local mark = end_lease(ARGV.queue, value, start)
+    -- @end
     if dropped[mark] then
       dropped[mark] = dropped[mark] + 1
     end

@@ -1,7 +1,8 @@
 -- Lease messages of one queue to a process, at most as many as it asks for and about 1 MB.
 --
 -- A paused queue leases none. A message of a task with a limit waits in its lane if its limit allows
--- none now, or if its lanes take turns.
+-- none now, or if its lanes take turns: for that there is the variant +limits. If there are limits,
+-- the script itself leases none.
 --
 -- KEYS     due  entries  tasks  paused_due  held  lanes  unique  duplicate_ids  ready_index
 --          leased_index  totals  next_due  wake  leased  leases  lease_ends  clock  deliveries
@@ -27,8 +28,8 @@
 --             all its messages before it takes another one; else '0'. A '+' follows if stock
 --             producers have pushed messages, a '~' if there are limits
 --          3  the revision of pauses and revokes. Then for each message a space and its field:
---             '<request_number>:<place>[~][<mark>[<ms late>]][@<when ready, ms>]'; '~': it has a
---             scarce permit (include/tracking.lua has the marks)
+--             '<request_number>:<place>[~[~]][<mark>[<ms late>]][@<when ready, ms>]'; '~': it has
+--             a permit, '~~': a scarce one (include/tracking.lua has the marks)
 --          4  for each message a comma and its earlier deliveries; '' if none are counted
 --          5  and all after it: the messages
 -- Repeat   returns the messages of the same request number that are still leased, and takes none
@@ -40,18 +41,19 @@
 -- @include tracking
 -- @include totals
 -- @include wake
--- @include lanes
--- @include entry_store
 -- @include leases/lease
 -- @include dispatch/next_due
+-- @with limits
+-- @include lanes
+-- @include entry_store
 -- @include leases/permits
+-- @end
 -- @include dead_letter
 -- @include dispatch/rate_limit
 
 local queue, worker_id = ARGV.queue, ARGV.worker_id
 local lease, request_number = tonumber(ARGV.lease_ms), ARGV.request_number
 local limit, list_count = tonumber(ARGV.most_messages), tonumber(ARGV.list_count)
-local most_limited = tonumber(ARGV.most_limited)
 local reply = {0, '0', '', ''}
 
 -- Every check that may raise comes before the first move.
@@ -106,11 +108,11 @@ local time_us = now_us()
 local new_lease_end = lease_now(KEYS.clock, lease / 3, to_ms(time_us)) + lease
 
 local waiting_before = ready_count + quarantined
-local dropped, from_lanes = {}, 0
+local dropped = {}
 
 local reply_fields, reply_counts = {}, {}
 
--- 'mark' is a mark of include/tracking.lua, or '~' for a message that has a scarce permit.
+-- 'mark' is a mark of include/tracking.lua, behind '~' or '~~' for a message that has a permit.
 local function add_to_reply(field, message, promoted, mark)
   reply[#reply + 1] = message
   reply_fields[#reply_fields + 1] = ' ' .. field .. mark .. (promoted ~= '' and '@' .. promoted
@@ -144,17 +146,17 @@ end
 
 -- Note that the process has leased a message. Returns its mark for the process, nil for a message
 -- that does not run and is dropped.
-local function lease_or_drop(message, label, mark, due, rest)
-  if mark == '' or ARGV.reports_not_run == '1' and not has_other(label.id, label.message_id) then
-    track_message(LEASED_INDEX, label.id, label.message_id, rest .. ' ' .. worker_id, mark)
+local function lease_or_drop(message, id, message_id, skip, unique, mark, due, rest)
+  if mark == '' or ARGV.reports_not_run == '1' and not has_other(id, message_id) then
+    track_message(LEASED_INDEX, id, message_id, rest .. ' ' .. worker_id, mark)
     if mark ~= '' then
-      release_key(label.unique, label.id, label.message_id)
+      release_key(unique, id, message_id)
     end
     return mark_for_process(mark, due)
   end
   if mark == LATE then
-    add_dead_letter(KEYS.dead, KEYS.dead_at, label.id, to_ms(time_us), due,
-      skip_reason(to_ms(time_us), due, label.skip), message)
+    add_dead_letter(KEYS.dead, KEYS.dead_at, id, to_ms(time_us), due,
+      skip_reason(to_ms(time_us), due, skip), message)
   end
   dropped[mark] = (dropped[mark] or 0) + 1
   forget_tracked(READY_INDEX, message)
@@ -167,6 +169,9 @@ end
 local function is_late(skip, due)
   return skip > 0 and due > 0 and to_ms(time_us) - due > skip
 end
+
+-- @with limits
+local most_limited, from_lanes = tonumber(ARGV.most_limited), 0
 
 -- The lane of a message that may run, if its limit counts. An expired message takes no slot.
 local function lane_of(message, behind)
@@ -183,69 +188,64 @@ local function may_lease(lane, rule)
   return moment == time_us and (most_limited > 0 or not is_scarce), is_scarce
 end
 
--- Take a permit. Returns '~' for a scarce one.
-local function count_limited(lane, rule, label, is_scarce)
-  take_permit(lane, rule, queue, label.id, label.message_id, time_us)
+-- Take a permit. Returns '~', and '~~' for a scarce one.
+local function count_limited(lane, rule, id, message_id, is_scarce)
+  take_permit(lane, rule, queue, id, message_id, time_us)
   most_limited = most_limited - (is_scarce and 1 or 0)
-  return is_scarce and '~' or ''
+  return is_scarce and '~~' or '~'
 end
 
 -- Whether the limit of a quarantined message allows none now.
 local function must_wait(message)
-  local id, _, _, _, behind = read_label(message)
-  local lane, rule
-  if has_limits and id then
-    lane, rule = lane_of(message, behind)
-  end
+  local _, _, _, _, behind = read_label(message)
+  local lane, rule = lane_of(message, behind)
   return rule and not may_lease(lane, rule)
 end
 
 -- Hold a message that was ready in its lane.
-local function hold_message(message, step, label, lane, rest, due)
+local function hold_message(message, step, id, message_id, skip, lane, rest, due)
   local task = string.match(rest, '^%S+ %S+ (%S*)')
   local record = message
   if step ~= '0' or read_record(message) ~= '0' then
-    record = string.format('1 %s %s %s\n', step, label.message_id, task) .. message
+    record = string.format('1 %s %s %s\n', step, message_id, task) .. message
   end
-  local name = put_record(label.id, record, label.message_id)
+  local name = put_record(id, record, message_id)
   if name then
     -- A requeued message was in time once, and its due is 0: see track_requeued.
-    due = (due > 0 or label.skip > 0) and due or to_ms(time_us)
+    due = (due > 0 or skip > 0) and due or to_ms(time_us)
     redis.call('ZADD', TASKS, 0, task_member(task, due, name))
     hold_entry(name, step, due, lane, time_us)
     has_lanes = true
   end
 end
+-- @end
 
 -- Take a message that was ready. Returns the time when it became ready ('' if unknown) and its mark
 -- for the process. Returns nil for a message that is dropped or held, and 'held' for a held one.
 local function admit_message(message, step, is_quarantined)
-  local label = {}
-  label.id, label.message_id, label.skip, label.unique, label.behind = read_label(message)
-  if not label.id then
+  local id, message_id, skip, unique, behind = read_label(message)
+  if not id then
     return '', ''
   end
-  local lane, rule
-  if has_limits then
-    lane, rule = lane_of(message, label.behind)
-  end
-  local mark, due, rest, promoted, was_there = untrack_message(READY_INDEX, label.id,
-    label.message_id, label.unique)
+  local mark, due, rest, promoted, was_there = untrack_message(READY_INDEX, id, message_id, unique)
   untracked = untracked + (was_there and 1 or 0)
-  if mark == '' and is_late(label.skip, due) then
+  if mark == '' and is_late(skip, due) then
     mark = LATE
   end
   local permit = ''
+  -- @with limits
+  local lane, rule = lane_of(message, behind)
   if rule and mark == '' then
     local may_go, is_scarce = may_lease(lane, rule)
     local is_in_turn = is_quarantined or not rule.is_fair and not redis.call('ZSCORE', LANES, lane)
     if not may_go or not is_in_turn then
-      hold_message(message, step, label, lane, rest, due)
+      hold_message(message, step, id, message_id, skip, lane, rest, due)
       return nil, 'held'
     end
-    permit = count_limited(lane, rule, label, is_scarce)
+    permit = count_limited(lane, rule, id, message_id, is_scarce)
   end
-  mark = lease_or_drop(message, label, mark, due, rest)
+  -- @end
+  mark = lease_or_drop(message, id, message_id, skip, unique, mark, due, rest)
   return mark and promoted, mark and permit .. mark
 end
 
@@ -257,10 +257,14 @@ local function mark_of(message)
     _, value = find_tracked(LEASED_INDEX, id, its_message_id)
   end
   local mark, _, due = read_tracked(value)
+  local permit = ''
+  -- @with limits
   local lane = read_lane(message, behind)
-  local has_permit = lane and redis.call('ZSCORE', KEYS.permits,
-    permit_member(lane, queue, id, its_message_id))
-  return (has_permit and '~' or '') .. mark_for_process(mark or '', tonumber(due or 0))
+  if lane and redis.call('ZSCORE', KEYS.permits, permit_member(lane, queue, id, its_message_id)) then
+    permit = '~~'
+  end
+  -- @end
+  return permit .. mark_for_process(mark or '', tonumber(due or 0))
 end
 
 -- Reply with the messages that an earlier call has leased. The reply of that call was lost, or the
@@ -287,12 +291,14 @@ local function take_quarantined()
   local item = redis.call('LINDEX', KEYS.quarantined, -1)
   local step, _, start = read_leased(item)
   local message = message_in(item, start or 1)
+  -- @with limits
   if must_wait(message) then
     -- The next one comes first. The next look is in a second, and no worker makes room until then.
     redis.call('RPOPLPUSH', KEYS.quarantined, KEYS.quarantined)
     redis.call('SET', KEYS.quarantine_turn, '', 'PX', 1000)
     return false
   end
+  -- @end
   if leased_of_queue > 0 or tonumber(ARGV.leased_count) ~= 0 then
     if tonumber(ARGV.leased_count) < 0 then
       return false
@@ -366,6 +372,7 @@ local function take_ready(most)
   end
 end
 
+-- @with limits
 local paused_tasks, more_freed = {}, false
 
 local function is_paused(task)
@@ -386,15 +393,15 @@ local function take_first(lane, rule, is_scarce)
   local due, name = due_in_lane(member)
   local data = redis.call('HGET', ENTRIES, name)
   local step, _, task, start = read_record(data)
-  local label = {}
+  local id, message_id, skip, unique, behind
   if step then
     take_bytes(#data)
-    label.id, label.message_id, label.skip, label.unique, label.behind = read_label(data, start)
+    id, message_id, skip, unique, behind = read_label(data, start)
   end
-  if not label.id or tonumber(redis.call('ZSCORE', DUE, name) or 0) ~= due + PAUSED_OFFSET then
+  if not id or tonumber(redis.call('ZSCORE', DUE, name) or 0) ~= due + PAUSED_OFFSET then
     -- The entry is gone, or older code has moved it. dispatch/promote.lua handles an unreadable one.
     redis.call('ZREM', HELD, member)
-    if not label.id then
+    if not id then
       redis.call('ZADD', DUE, 'XX', due, name)
       plan_look(KEYS.next_due, queue, due, time_us, ARGV.wake_channel)
     end
@@ -407,13 +414,14 @@ local function take_first(lane, rule, is_scarce)
   end
   local message = message_in(data, start)
   take_entry(name, due + PAUSED_OFFSET, data)
-  local mark, permit = is_late(label.skip, due) and LATE or '', ''
-  local its_lane, its_rule = lane_of(message, label.behind - start + 1)
+  local mark, permit = is_late(skip, due) and LATE or '', ''
+  local its_lane, its_rule = lane_of(message, behind - start + 1)
   if mark == '' and its_rule then
-    permit = count_limited(its_lane, its_rule, label, is_scarce)
+    permit = count_limited(its_lane, its_rule, id, message_id, is_scarce)
   end
-  mark = lease_or_drop(message, label, mark, due, tracking_text(due, label.unique, task))
-  release_key(label.unique, label.id, label.message_id)
+  mark = lease_or_drop(message, id, message_id, skip, unique, mark, due,
+    tracking_text(due, unique, task))
+  release_key(unique, id, message_id)
   from_lanes = from_lanes + 1
   if mark then
     lease_to_process(message, step, '', permit .. mark)
@@ -448,7 +456,7 @@ local function take_held(most)
 end
 
 -- Where lanes may go and messages are ready, both get half of the places.
-local function take_messages()
+local function take_in_turn()
   if has_lanes then
     local share = math.floor((limit + tonumber(request_number) % 2) / 2)
     take_held(ready_count > 0 and share or limit)
@@ -457,14 +465,21 @@ local function take_messages()
   if has_lanes then
     take_held(limit)
   end
-  write_fields()
 end
+-- @end
 
 if tonumber(request_number) <= last_request_number then
   repeat_reply()
+-- @without limits
+elseif not (has_limits or has_lanes or paused or take_quarantined()) then
+  take_ready(limit)
+-- @end
+-- @with limits
 elseif not paused and not take_quarantined() then
-  take_messages()
+  take_in_turn()
+-- @end
 end
+write_fields()
 local pushed_by_others = count_others(TOTALS, waiting_before)
 add_total(TOTALS, 'ready', pushed_by_others + ready_count + quarantined - waiting_before)
 if pushed_by_others > 0 then
@@ -473,8 +488,10 @@ end
 if has_limits or has_lanes then
   reply[2] = reply[2] .. '~'
 end
+-- @with limits
 add_total(TOTALS, 'promoted', from_lanes)
 add_total(TOTALS, 'ready', -from_lanes)
+-- @end
 add_total(TOTALS, 'cancelled', dropped['!'] or 0)
 add_total(TOTALS, 'replaced', dropped['!!'] or 0)
 add_total(TOTALS, 'dead:skipped', dropped[LATE] or 0)
@@ -500,6 +517,12 @@ if reply[1] > 0 or waiting then
 else
   redis.call('DEL', KEYS.wake)
 end
+-- @without limits
+if has_limits or has_lanes then
+  reply[1] = math.max(reply[1], paused and 0 or 1) -- the process asks again, with +limits
+end
+-- @end
+-- @with limits
 if has_limits then
   forget_old_slots(time_us, place + 10)
 end
@@ -523,6 +546,7 @@ if has_lanes then
     redis.call('DEL', KEYS.lanes_wake)
   end
 end
+-- @end
 if (in_ready_index > 0 and has_rare or in_ready_index > untracked) and ready_count == 0
   and quarantined == 0 then
   forget_waiting()
