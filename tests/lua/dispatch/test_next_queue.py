@@ -20,7 +20,7 @@ SCRIPT_CALLS: Calls = {
     "dispatch/defer_queue": (lambda s: s.defer_queue("q", 1.0, ["r"]), [5, b"q", b"7"]),
     "schedule/counts": (
         lambda s: s.gauges.sizes("q", Layout()),
-        [b"5 1 1 7 0 0 0 - 0 me", b"acked 1"],
+        [b"5 1 1 7 0 0 0 0 - 0 me", b"acked 1"],
     ),
     "scan/tasks": (lambda s: s.run_steps(s.scheduled_tasks_steps("q")), [b"", b"tasks.add", 1]),
     "deadletters/add": (lambda s: s.dead_letters.add("q", "id", "reason", b"{}"), 1),
