@@ -241,6 +241,7 @@ def _block(station: Station, lanes: int) -> None:
                 station.client.zcard(key.held) != lanes
                 or station.client.llen("celery")
                 or station.client.zcount(key.lanes, "-inf", time.time() * 1e6)
+                or delayq.stats().leased
             ):
                 worker.check()
                 if time.monotonic() > deadline:
