@@ -16,7 +16,7 @@ from celery_delayq.store.scripting import scripts
 Role = Literal["producer", "worker", "dispatcher", "operator", "exporter"]
 ROLES: tuple[Role, ...] = get_args(Role)
 
-_COMMAND = re.compile(r"redis\.p?call\(\s*'(\w+)'")
+_COMMAND = re.compile(r"(?:redis\.p?call\(|read_typed\('\w+',)\s*'(\w+)'")
 
 
 #: Commands with which ``include/types.lua`` determines the type of a key.
@@ -86,7 +86,7 @@ def rules(
     keys = Keys(prefix, database)
     stock = f"{prefix}/{database}."
     if role == "producer":
-        patterns = [keys.next_due, keys.queues]
+        patterns = [keys.next_due, keys.queues, keys.limits]
         channels = [keys.wake, f"{stock}celeryev/task.*"]  # task-sent, task-revoked
     else:
         patterns = [f"{prefix}delayq:*"]

@@ -52,6 +52,19 @@ KINDS = {
         "removed from the list",
         (Cause.OLD_KEY,),
     ),
+    "lost_lane": Kind(
+        "lane with held entries that nobody looks at: they would never run", "tried at once"
+    ),
+    "misplaced_held": Kind(
+        "listed in a lane, and is not held there: counts as held",
+        "removed from the lane",
+        (Cause.OTHER_VERSION, Cause.OLD_KEY),
+    ),
+    "lost_permit": Kind(
+        "permit of a message that is not leased: takes a place of its limit",
+        "given back",
+        (Cause.OTHER_VERSION, Cause.LOST_KEY, Cause.OLD_KEY),
+    ),
     "unlisted_duplicate": Kind(
         "second message with the same id that is not listed: is not found by its id", "listed"
     ),

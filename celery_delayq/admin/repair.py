@@ -105,6 +105,7 @@ class _Check:
                 self._checks.check_entries,
                 self._checks.check_due,
                 self._tracks.check_paused_due,
+                self._tracks.check_lanes,
                 self._tracks.check_ready,
                 self._tracks.check_leased,
                 self._checks.check_dead_letters,
@@ -126,6 +127,7 @@ class _Check:
             with self._wrong_type_as_finding(name):
                 self._totals(name, layout)
             yield report
+        yield from self._check_permits(queue)
         if queue is None:
             yield from self._walk("", self._checks.check_periodic)
 
@@ -138,6 +140,18 @@ class _Check:
                 self._add_findings(queue, batch)
                 cursor = batch.cursor
                 self._report.done += batch.looked
+                yield self._report
+
+    def _check_permits(self, queue: str | None) -> Iterator[Report]:
+        """Find permits of messages that are not leased."""
+        cursor = None
+        with self._wrong_type_as_finding(""):
+            while cursor != 0:
+                cursor, found = self._tracks.check_permits(
+                    cursor or 0, repair=self._repair, queue=queue
+                )
+                for name, batch in found:
+                    self._add_findings(name, batch)
                 yield self._report
 
     def _check_running(self, queue: str) -> Iterator[Report]:

@@ -1,8 +1,11 @@
-"""Finds queues that the next-due index or the registry lacks. No leader.
+"""Finds queues that the next-due index or the registry lacks, and lost permits. No leader.
 
 Any account that publishes may write both keys, since its scripts do. So dispatchers do not rely on
 them alone: if a queue was removed from the index, or moved far behind, its tasks start some seconds
 late.
+
+Processes of older versions end leases and leave the permits of their messages behind: such a permit
+would take a place of its limit for ever.
 """
 
 from __future__ import annotations
@@ -29,7 +32,7 @@ REGISTER_SECONDS = 60.0
 
 
 class Audit:
-    """Repairs the next-due index and the registry at some looks of a dispatcher.
+    """Repairs the next-due index, the registry and permits at some looks of a dispatcher.
 
     Parameters
     ----------
@@ -45,9 +48,11 @@ class Audit:
         self._audited = time.monotonic()
         self._registered = time.monotonic()
         self._size = 0
+        #: Where the next audit of permits continues.
+        self._permits = 0
 
     def note_look(self, store: Store, look: Look, *, on_duty: bool) -> None:
-        """Register own queues if the registry has shrunk; on duty, audit the index."""
+        """Register own queues if the registry has shrunk; on duty, audit index and permits."""
         now, size = time.monotonic(), look.queues or 0
         if size < self._size or now - self._registered >= REGISTER_SECONDS:
             self._registered = now
@@ -61,6 +66,14 @@ class Audit:
         if self._remaining is None:
             self._audited = time.monotonic()
             self._remaining = self._registry.all(store, look.queues)
+            self._permits, found = store.repair_tracking.check_permits(self._permits, repair=True)
+            for queue, batch in found:
+                for each in batch.found:
+                    logger.warning(
+                        "gave back %d permits of messages of queue %r that are not leased",
+                        each.repaired,
+                        queue,
+                    )
         some = [*islice(self._remaining, AUDITED_QUEUES)]
         if len(some) < AUDITED_QUEUES:
             self._remaining = None

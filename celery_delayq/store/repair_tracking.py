@@ -13,9 +13,10 @@ from typing import NamedTuple, cast
 from celery_delayq.model.delivery import split_leased
 from celery_delayq.model.envelope import Label
 from celery_delayq.model.lookup import IndexEntry, to_bytes
-from celery_delayq.store.keys import Layout
+from celery_delayq.store.keys import Layout, queue_name
 from celery_delayq.store.repair import CALL_MEMBERS, SCAN_COUNT, Batch, RepairPart
 from celery_delayq.store.scan import Index
+from celery_delayq.utils.portions import batches
 
 #: Most bytes of messages that a script reads to check that messages are gone: about 10 ms. Other
 #: scripts read less, but this one must read all messages of a process at one moment.
@@ -23,6 +24,10 @@ MAX_READ_BYTES = 4 * 1024 * 1024
 
 #: Most leased messages that a script counts at one moment.
 MAX_LEASED_MESSAGES = 4_000
+
+
+#: Parts of a permit: lane, queue, id and message id.
+_PERMIT_PARTS = 4
 
 
 class Tracked(NamedTuple):
@@ -56,11 +61,12 @@ class RepairTracking(RepairPart):
     def wrong_types(self, queue: str, layout: Layout) -> list[str]:
         """Return a sentence for each key of a queue that has a wrong type."""
         key = self._keys.queue(queue)
-        zsets = (key.due, key.tasks, key.paused_due, key.duplicate_ids, key.dead_at, key.leases)
+        held = (key.paused_due, key.held, key.lanes)
+        zsets = (key.due, key.tasks, *held, key.duplicate_ids, key.dead_at, key.leases)
         indexes = (key.unique, key.ready_index, key.leased_index)
         counts = (key.totals, key.deliveries, key.request_numbers)
         hashes = (key.entries, *indexes, key.pace, key.dead, *counts)
-        lists = (key.wake, key.quarantined, *self._keys.ready_lists(queue, layout))
+        lists = (key.wake, key.lanes_wake, key.quarantined, *self._keys.ready_lists(queue, layout))
         kinds = {"zset": (*zsets, *key.moves), "hash": hashes, "list": lists}
         wanted = {name: kind for kind, names in kinds.items() for name in names}
         return self._wrong({**wanted, key.quarantine_turn: "string"})
@@ -68,9 +74,11 @@ class RepairTracking(RepairPart):
     def wrong_shared_types(self) -> list[str]:
         """Return a sentence for each shared key that has a wrong type."""
         keys = self._keys
-        hashes = (keys.control, keys.clock, keys.ticks, keys.queues, keys.periodic)
+        hashes = (keys.control, keys.clock, keys.ticks, keys.queues, keys.periodic, keys.limits)
         zsets = (keys.next_due, keys.lease_ends, keys.revoked, keys.periodic_at, keys.celery_beats)
-        wanted = dict.fromkeys((*hashes, keys.code_versions), "hash") | dict.fromkeys(zsets, "zset")
+        of_limits = (keys.permits, keys.slots, keys.blocked_lanes, keys.freed_lanes)
+        wanted = dict.fromkeys((*hashes, keys.code_versions), "hash")
+        wanted |= dict.fromkeys((*zsets, *of_limits), "zset")
         strings = dict.fromkeys((keys.archiving, keys.cluster_tags), "string")
         return self._wrong({**wanted, **strings, keys.history: "stream"})
 
@@ -91,6 +99,40 @@ class RepairTracking(RepairPart):
     def check_paused_due(self, queue: str, cursor: int, *, repair: bool) -> Batch:
         """Check a batch of the paused and due entries."""
         return self._page("repair/paused_and_due", queue, cursor, repair)
+
+    def check_lanes(self, queue: str, cursor: int, *, repair: bool) -> Batch:
+        """Check a batch of the entries in lanes."""
+        return self._page("repair/lanes", queue, cursor, repair)
+
+    def check_permits(
+        self, cursor: int, *, repair: bool, queue: str | None = None
+    ) -> tuple[int, list[tuple[str, Batch]]]:
+        """Check a batch of the permits of all queues, or of one queue.
+
+        Returns
+        -------
+        (int, list[tuple[str, Batch]])
+            Where the next call continues, 0 at the end; the findings of queues.
+        """
+        cursor, found = self._runner.client.zscan(self._keys.permits, cursor, count=SCAN_COUNT)
+        by_queue: dict[str, list[tuple[bytes, bytes, bytes]]] = {}
+        for member, _ in found:
+            parts = member.split(b"\0")
+            name = queue_name(parts[1]) if len(parts) == _PERMIT_PARTS else None
+            if name is not None and queue in (None, name):
+                by_queue.setdefault(name, []).append((parts[0], parts[2], parts[3]))
+        batches_found = []
+        for name, permits in by_queue.items():
+            for some in batches(permits, CALL_MEMBERS):
+                batches_found.append((name, self.check_permits_of(name, some, repair=repair)))
+        return cursor, batches_found
+
+    def check_permits_of(
+        self, queue: str, permits: Iterable[tuple[bytes, bytes, bytes]], *, repair: bool
+    ) -> Batch:
+        """Check permits of one queue: lane, id and message id of each."""
+        args = [queue, self._keys.wake, int(repair), *chain.from_iterable(permits)]
+        return self._look("repair/permits", queue, args)
 
     def check_ready(self, queue: str, cursor: int, *, repair: bool) -> Batch:
         """Check a batch of the ready index."""

@@ -54,6 +54,14 @@ SCRIPT_CALLS: Calls = {
         lambda s: s.repair.check_index("q", 0, repair=True),
         [b"0", 1, [b"left"], [b"misindexed", 1, 1, b"left"]],
     ),
+    "repair/lanes": (
+        lambda s: s.repair_tracking.check_lanes("q", 0, repair=True),
+        [b"0", 1, [b"left"], [b"misplaced_held", 1, 1, b"left"]],
+    ),
+    "repair/permits": (
+        lambda s: s.repair_tracking.check_permits_of("q", [(b"api:", b"id", b"m1")], repair=True),
+        [b"0", 1, []],
+    ),
     "repair/leases": (
         lambda s: s.repair.check_leases("q", ["me"], 1.0, repair=True),
         [b"0", 1, []],

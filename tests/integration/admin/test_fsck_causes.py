@@ -16,6 +16,7 @@ from celery_delayq.periodic.definition import Definition
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.periodic import EntryWrite
 from celery_delayq.store.schedule import Store
+from tests.lua.bench import labelled as limited
 from tests.support.drift import FAR, labelled, lease, look, numbers, pause_due, put
 from tests.support.leases import ack
 
@@ -30,6 +31,10 @@ def add_periodic(store: Store, name: str) -> None:
 
 def acquire(store: Store, request: str, number: int) -> None:
     assert len(store.leases.acquire("q", "me", 30.0, request, number).messages) == number
+
+
+def lease_limited(store: Store, request: str) -> None:
+    assert len(store.leases.acquire("limited", "me", 30.0, request, 1).messages) == 1
 
 
 def dump_of(redis: Redis) -> Dump:
@@ -48,6 +53,11 @@ def dumps(store: Store, redis: Redis) -> tuple[Dump, Dump]:
     for id in ("d1", "d2"):
         store.dead_letters.add("q", id, "why", b"{}")
     add_periodic(store, "first")
+    store.task_limits.announce({"api": "0 1 1 1"})
+    store.register("limited")
+    lanes = {"l1": "api:a", "l2": "api:a", "l3": "api:b", "l4": "api:b"}
+    put(store, *(limited(id, 0, lane=lane) for id, lane in lanes.items()), queue="limited")
+    lease_limited(store, "1")
     older = dump_of(redis)
 
     store.control.cancel("q", Layout(), ["s1", "p1"])
@@ -64,6 +74,10 @@ def dumps(store: Store, redis: Redis) -> tuple[Dump, Dump]:
     store.dead_letters.delete("q", [(first.id, first.died_ms)], "token")
     store.dead_letters.add("q", "d3", "why", b"{}")
     add_periodic(store, "second")
+    ack(store, "limited", "me", ["1:1"])
+    store.control.cancel("limited", Layout(), ["l4"])
+    put(store, limited("l5", 0, lane="api:c"), queue="limited")
+    lease_limited(store, "2")
     assert numbers(look(store)) == {}
     return older, dump_of(redis)
 

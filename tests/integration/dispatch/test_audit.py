@@ -108,6 +108,14 @@ def test_a_dispatcher_outlives_each_refusal_of_an_audit(
         assert store.client.brpop("q", timeout=TIMEOUT) == (b"q", b'{"id": "e"}')
 
 
+def test_a_lost_permit_comes_back(dispatcher: Dispatcher, store: Store) -> None:
+    """An older process has ended the lease."""
+    store.register("q")
+    store.client.zadd(KEYS.permits, {"api:\0q\0gone\0m": 0})
+
+    wait_until(lambda: not store.client.exists(KEYS.permits), what="the permit is given back")
+
+
 @pytest.mark.parametrize("rate", [0.1, 0.0])
 def test_a_queue_is_late_unless_its_rate_holds_it_up(rate: float, store: Store) -> None:
     layout = Layout(limits=Limits(promote_rate=rate))

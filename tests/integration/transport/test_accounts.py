@@ -18,7 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse
 from redis import Redis
 from redis.exceptions import ResponseError
 
-from celery_delayq import DelayQ, Outcome
+from celery_delayq import DelayQ, Limit, Outcome
 from celery_delayq.admin import accounts
 from celery_delayq.embedded import EmbeddedRedis
 from celery_delayq.embedded.ports import free_port
@@ -103,6 +103,10 @@ def test_a_producer_publishes_and_can_do_nothing_else(
         broker_transport_options={"delayq": {"max_scheduled": 200, "history": 10}},
     )
     limited.send_task("tasks.add", (1, 2), countdown=60)
+    admin.hset("delayq:limits", "cone", "0 1 1 1")
+    task.limit, task.acks_late = Limit("one", concurrency=1, fair=True), True
+    task.apply_async((1, 2), task_id="held")
+    assert admin.zcard("{celery}:held") == 1
 
     assert admin.zcard("{celery}:due") > 150
     # It passes over the check for keys of earlier versions.
