@@ -96,6 +96,7 @@ class Acks:
         self._waiting: deque[tuple[str, str, bytes]] = deque()
         #: Fields of messages that have a permit of a limit.
         self._permits: set[str] = set()
+        self._is_urgent = False
         self._in_flight: dict[int, AckBatch] = {}
         self._sent_before: set[str] = set()
         #: The oldest acknowledgement at the last look; only its identity matters.
@@ -114,11 +115,22 @@ class Acks:
             or bool(self._waiting)
         )
 
-    def add(self, queue: str, field: str, run: bytes = b"", *, has_permit: bool = False) -> None:
+    def add(
+        self,
+        queue: str,
+        field: str,
+        run: bytes = b"",
+        *,
+        has_permit: bool = False,
+        is_urgent: bool = False,
+    ) -> None:
         """Acknowledge a message; *run* is its history line.
 
-        *has_permit*: the message has a permit of a limit.
+        *has_permit*: the message has a permit of a limit. *is_urgent*: another message waits for
+        the permit, so the acknowledgement does not wait for a request that takes it along.
         """
+        if is_urgent:
+            self._is_urgent = True
         if has_permit:
             self._permits.add(field)
         self._waiting.append((queue, field, run))
@@ -202,7 +214,8 @@ class Acks:
         except IndexError:
             self._oldest_seen = None
         else:
-            has_waited = oldest is self._oldest_seen
+            has_waited = oldest is self._oldest_seen or self._is_urgent
+            self._is_urgent = False
             self._oldest_seen = None if has_waited else oldest
             self.look_until = time.monotonic() + LOOK_SECONDS
             if has_waited:

@@ -267,10 +267,11 @@ class LeaseKeeper:
 
     def ack(self, tag: str) -> None:
         """Acknowledge a message. The ack is sent soon, and again until Redis has answered."""
-        leased_message = self.release(tag)
-        if leased_message is not None:
-            one = leased_message
-            self.acks.add(one.queue, self.field(tag), one.run, has_permit=one.has_permit)
+        is_scarce = tag in self._scarce_tags
+        one = self.release(tag)
+        if one is not None:
+            how = {"has_permit": one.has_permit, "is_urgent": is_scarce}
+            self.acks.add(one.queue, self.field(tag), one.run, **how)
 
     def release(self, tag: str) -> LeasedMessage | None:
         """Remove a message from the leased ones and return it; None if it was not leased."""

@@ -3,7 +3,7 @@
 --
 -- KEYS     due  entries  tasks  paused_due  held  lanes  unique  duplicate_ids  ready_index
 --          leased_index  totals  leased  deliveries  history  next_due  permits  blocked_lanes
---          freed_lanes
+--          freed_lanes  limits  lanes_wake
 -- ARGV     queue  wake_channel
 --          history_size: about how many runs to keep, 0 for no history
 --          run_lines: with a history, a line for the run of each message and a line feed behind
@@ -20,6 +20,8 @@
 -- @include leases/lease
 -- @with limits
 -- @include clock
+-- @include wake
+-- @include lanes
 -- @include dispatch/next_due
 -- @include leases/permits
 -- @end
@@ -51,7 +53,7 @@ local function forget(value)
     local mark = forget_tracked(LEASED_INDEX, value, start)
     -- @end
     -- @with limits
-    local mark = end_lease(ARGV.queue, value, start)
+    local mark = end_lease(ARGV.queue, value, start, ARGV.queue)
     -- @end
     if dropped[mark] then
       dropped[mark] = dropped[mark] + 1
@@ -93,4 +95,16 @@ if most > 0 then
     end
   end
 end
+-- @with limits
+-- The lanes of this queue need no look of a dispatcher: consumers may take from them now.
+local time_us, freed = now_us(), redis.pcall('ZCARD', KEYS.freed_lanes)
+if is_tracking and type(freed) == 'number' and freed > 0 then
+  if unblock_freed_lanes(ARGV.queue, time_us) then
+    plan_look(KEYS.next_due, ARGV.queue, to_ms(time_us), time_us, ARGV.wake_channel)
+  end
+  if may_lane_go(time_us) then
+    wake_consumers(KEYS.lanes_wake)
+  end
+end
+-- @end
 return {known, done}

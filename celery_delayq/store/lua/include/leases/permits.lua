@@ -41,7 +41,7 @@ local function latest_moment(limit, time_us)
 end
 
 -- When the next message of a lane may be leased (µs): 'time_us' for now, infinity if the lane waits
--- for a permit. Also returns whether permits are scarce: half of them are taken.
+-- for a permit. Also returns whether permits are scarce: less than half of them would be left.
 local function moment_of_next(lane, limit, time_us)
   if not limit then
     return time_us, false
@@ -53,7 +53,7 @@ local function moment_of_next(lane, limit, time_us)
     if taken >= limit.concurrency then
       return math.huge, true
     end
-    is_scarce = 2 * taken >= limit.concurrency
+    is_scarce = 2 * (taken + 1) > limit.concurrency
   end
   if limit.interval > 0 then
     local ahead = used_until(lane, limit, time_us) - time_us - (limit.burst - 1) * limit.interval
@@ -73,9 +73,9 @@ local function take_permit(lane, limit, queue, id, message_id, time_us)
   end
 end
 
--- Remove a permit. Queues whose lanes wait for it get a look. The message has already moved, so a
--- key of another type must not raise.
-local function free_permit(lane, permit)
+-- Remove a permit. Queues whose lanes wait for it get a look, but not the queue 'woken', whose lanes
+-- the caller wakes itself. The message has already moved, so a key of another type must not raise.
+local function free_permit(lane, permit, woken)
   if redis.pcall('ZREM', KEYS.permits, permit) ~= 1 then
     return
   end
@@ -85,23 +85,26 @@ local function free_permit(lane, permit)
     local time_us, waiting = now_us(), string.sub(member, #lane + 2)
     if type(redis.pcall('ZADD', KEYS.freed_lanes, 0, waiting .. '\0' .. lane)) == 'number' then
       redis.call('ZREM', KEYS.blocked_lanes, member)
-      pcall(plan_look, KEYS.next_due, waiting, to_ms(time_us), time_us, ARGV.wake_channel)
+      if waiting ~= woken then
+        pcall(plan_look, KEYS.next_due, waiting, to_ms(time_us), time_us,
+          ARGV.wake_channel)
+      end
     end
   end
 end
 
 -- Give back the permit of a message whose lease has ended.
-local function give_back_permit(queue, message, behind, id, message_id)
+local function give_back_permit(queue, message, behind, id, message_id, woken)
   local lane = read_lane(message, behind)
   if lane then
-    free_permit(lane, permit_member(lane, queue, id, message_id))
+    free_permit(lane, permit_member(lane, queue, id, message_id), woken)
   end
 end
 
 -- End the lease of a message that leaves its queue. Returns its mark.
-local function end_lease(queue, message, start)
+local function end_lease(queue, message, start, woken)
   local mark, id, message_id, behind = forget_tracked(LEASED_INDEX, message, start)
-  give_back_permit(queue, message, behind, id, message_id)
+  give_back_permit(queue, message, behind, id, message_id, woken)
   return mark
 end
 
