@@ -28,6 +28,7 @@ from tests.lua.bench import (
     repeating,
 )
 from tests.lua.dead_letters import DIED, replay, seed, stored
+from tests.lua.leases.test_limits import HOUR
 from tests.lua.uniques import owned
 from tests.support.keyspace import snapshot
 from tests.support.model_clock import go_unwatched
@@ -38,6 +39,13 @@ def make_late(store: Bench) -> None:
     """Make a message ready that is too late to start."""
     store.make_ready(labelled("a", skip_after=1000, unique="dk"), due_ms=store.now_ms())
     store.set_ready_index_due("a", 5)
+
+
+def leased_and_held(store: Bench) -> None:
+    """Lease a message of a lane; another one is held."""
+    store.define_limit(concurrency=1)
+    store.put(labelled("a", 5, lane="api:"), labelled("b", 5, lane="api:"))
+    store.acquire()
 
 
 def push_two_priorities(store: Bench) -> None:
@@ -133,6 +141,45 @@ CASES: dict[str, list[Callable[[Bench], object]]] = {
         lambda s: s.cancel("a"),
         lambda s: s.acquire(),
     ],
+    "schedule/add for a lane": [
+        leased_and_held,
+        lambda s: s.put(labelled("c", 5, lane="api:", unique="dk")),
+    ],
+    "dispatch/promote into a lane": [
+        leased_and_held,
+        lambda s: s.put(labelled("c", lane="api:")),
+        lambda s: s.become_due("c"),
+        lambda s: s.promote(),
+    ],
+    "leases/acquire into a lane": [
+        lambda s: s.define_limit(concurrency=1),
+        lambda s: s.put(labelled("a", 5, lane="api:", priority=3)),
+        lambda s: s.put(labelled("b", 5, lane="api:", unique="dk")),
+        lambda s: s.acquire(),
+    ],
+    "leases/acquire from a lane": [
+        leased_and_held,
+        lambda s: s.put(labelled("c", 5, lane="api:", unique="sk")),
+        lambda s: s.define_limit(concurrency=3),
+        lambda s: s.run_steps(s.task_limits.try_lanes_steps(QUEUE, "api")),
+        lambda s: s.acquire("2"),
+    ],
+    "leases/ack of one with a permit": [leased_and_held, lambda s: s.ack("1:1")],
+    "leases/requeue of one with a permit": [leased_and_held, lambda s: s.requeue("1:1")],
+    "leases/replace of one with a permit": [
+        leased_and_held,
+        lambda s: s.replace(labelled("r", FAR, lane="api:")),
+    ],
+    "leases/dead_letter of one with a permit": [
+        leased_and_held,
+        lambda s: s.leases.dead_letter(QUEUE, "me", "1:1", "id", "rejected"),
+    ],
+    "leases/reclaim_expired of one with a permit": [
+        leased_and_held,
+        lambda s: s.pass_time(),
+        lambda s: s.reclaim_expired(),
+    ],
+    "control/cancel of a held one": [leased_and_held, lambda s: s.cancel("b")],
     "leases/ack": [
         lambda s: s.hold(b"a", b"b"),
         lambda s: s.delivered(b"a", b"1 0 0"),
@@ -223,6 +270,20 @@ CASES: dict[str, list[Callable[[Bench], object]]] = {
 
 #: Cases that store times, which differ between runs.
 TIMED: dict[str, list[Callable[[Bench], object]]] = {
+    "control/run_now of a held one": [leased_and_held, lambda s: s.run_now("b")],
+    "schedule/add for a lane with turns": [
+        lambda s: s.define_limit(fair=True),
+        lambda s: s.put(labelled("a", 5, lane="api:")),
+    ],
+    "leases/acquire by a rate": [
+        lambda s: s.define_limit(interval_us=HOUR, burst=2, fair=True),
+        lambda s: s.put(*(labelled(id, 5, lane="api:") for id in "abc")),
+        lambda s: s.acquire(),
+    ],
+    "limits/try_lanes": [
+        leased_and_held,
+        lambda s: s.run_steps(s.task_limits.try_lanes_steps(QUEUE, "api")),
+    ],
     "control/revoke": [lambda s: s.control.revoke(60.0, ["a"])],
 }
 
@@ -251,7 +312,7 @@ def test_a_key_of_another_type_is_an_error_before_anything_is_written(
         with suppress(ResponseError):  # the call does not need this key
             call(store)
             continue
-        assert snapshot(store.client) == before
+        assert snapshot(store.client) == before, key
         refused.add(key)
 
     assert refused
@@ -280,6 +341,7 @@ GROWING = {
     "deadletters/restore",
     "leases/use_retry_budget",
     "schedule/add",
+    "schedule/add for a lane",
     "schedule/add for a ready one",
     "schedule/import",
     "schedule/push_ready",

@@ -83,13 +83,14 @@ if has_rare then
   quarantined = read_typed('list', 'LLEN', KEYS.quarantined)
   resume_below = read_typed('hash', 'HGET', KEYS.pace, 'below')
 end
-if has_rare and (has_ready_index or has_leased_index or has_lanes) then
+if has_rare and (has_ready_index or has_leased_index or has_limits or has_lanes) then
   expect_type(ENTRIES, 'hash')
   expect_type(UNIQUE, 'hash')
   expect_type(DUPLICATE_IDS, 'zset')
   expect_types(FIRST.dead, 'hash', 'zset')
   if has_limits or has_lanes then
-    expect_types(FIRST.tasks, 'zset', 'zset', 'zset')
+    expect_types(FIRST.due, 'zset', 'hash', 'zset', 'zset', 'zset')
+    expect_type(KEYS.next_due, 'zset')
     expect_types(FIRST.permits, 'zset', 'zset', 'zset', 'zset')
   end
 elseif not has_rare then
