@@ -89,7 +89,7 @@ class LimitMachine(RuleBasedStateMachine):
         self.may_go: set[str] = set()
         #: The messages that have a permit.
         self.permits: set[str] = set()
-        #: Slots that a lane has used, of those that its burst counts.
+        #: Used slots of each lane, at most its burst.
         self.used: Counter[str] = Counter()
         #: Queues whose sign for lanes a consumer has popped.
         self.popped: set[str] = set()
@@ -346,7 +346,7 @@ class LimitMachine(RuleBasedStateMachine):
         quarantined = self.client.llen(key.quarantined)
         number = str(self.number if repeated else self.next())
         acquired = self.store.acquire(
-            number, limit, who=who, queue=queue, reports=reports, limited=limited
+            number, limit, who=who, queue=queue, reports=reports, scarce=limited
         )
         if repeated:
             return acquired
@@ -510,12 +510,12 @@ class LimitMachine(RuleBasedStateMachine):
     @rule(data=st.data(), due=st.sampled_from((0, FAR)))
     def replay(self, data: st.DataObject, due: int) -> None:
         queue = data.draw(queues)
-        letters = [*self.store.dead_letters.all(queue)]
-        if not letters:
+        stored = [*self.store.dead_letters.all(queue)]
+        if not stored:
             return
-        letters.sort(key=lambda each: each.message)
-        letter = data.draw(st.sampled_from(letters))
-        label = Label.of(letter.message)
+        stored.sort(key=lambda each: each.message)
+        dead = data.draw(st.sampled_from(stored))
+        label = Label.of(dead.message)
         assert label is not None
         old = self.sent[label.message_id]
         made, new = self.new(data, due, id=old.id, lane=old.lane)
@@ -523,7 +523,7 @@ class LimitMachine(RuleBasedStateMachine):
         self.sent[new.message_id] = new
         self.may_go |= {old.message_id} | self.key_owners(made)
         call = self.store.dead_letters.replay_call(
-            queue, queue, DEFAULT, [Replay(letter.id, letter.died_ms, made)], f"t{self.next()}"
+            queue, queue, DEFAULT, [Replay(dead.id, dead.died_ms, made)], f"t{self.next()}"
         )
         assert read_codes(self.store.run(call))[0] in "dk"
 

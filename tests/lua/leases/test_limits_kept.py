@@ -174,16 +174,23 @@ def test_slots_that_are_free_again_are_forgotten_as_fast_as_they_come(store: Ben
     assert store.client.zcard("delayq:slots") <= 50
 
 
-@pytest.mark.parametrize("key", ["permits", "blocked_lanes", "freed_lanes", "next_due"])
+@pytest.mark.parametrize(
+    "key",
+    [
+        *("delayq:permits", "delayq:blocked_lanes", "delayq:freed_lanes", "delayq:next_due"),
+        *("{q}:held", "{q}:lanes", "{q}:lanes_wake"),
+    ],
+)
 def test_a_key_of_another_type_stops_no_acknowledgement(store: Bench, key: str) -> None:
     store.define_limit(concurrency=1)
     send(store, "a", "b")
     store.acquire("1")
     store.acquire("2")
-    store.client.delete(f"delayq:{key}")
-    store.client.set(f"delayq:{key}", "not ours")
+    call = store.leases.ack_call(QUEUE, "me", {"1:1": b""}, has_permits=True)
+    store.client.delete(key)
+    store.client.set(key, "not ours")
 
-    assert store.ack("1:1") == 1
+    assert store.run(call) == [1, 1]
     assert store.client.exists("{q}:leased:me", "{q}:leased_index") == 0
 
 

@@ -96,15 +96,23 @@ if most > 0 then
   end
 end
 -- @with limits
--- The lanes of this queue need no look of a dispatcher: consumers may take from them now.
-local time_us, freed = now_us(), redis.pcall('ZCARD', KEYS.freed_lanes)
-if is_tracking and type(freed) == 'number' and freed > 0 then
+-- The lanes of this queue need no look of a dispatcher: consumers may take from them now. The
+-- messages are acknowledged already, so a key of another type must not raise.
+local function free_lanes()
+  local time_us = now_us()
+  if redis.call('ZCARD', KEYS.freed_lanes) == 0 then
+    return
+  end
   if unblock_freed_lanes(ARGV.queue, time_us) then
     plan_look(KEYS.next_due, ARGV.queue, to_ms(time_us), time_us, ARGV.wake_channel)
   end
   if may_lane_go(time_us) then
     wake_consumers(KEYS.lanes_wake)
   end
+end
+
+if is_tracking then
+  pcall(free_lanes)
 end
 -- @end
 return {known, done}

@@ -10,7 +10,6 @@
 -- Roles    worker, dispatcher
 -- @include clock
 -- @include types
--- @include record
 -- @include tracking
 -- @include dispatch/next_due
 -- @include leases/permits
