@@ -40,7 +40,17 @@ _PLAIN["dispatcher"] = {
 }
 _PLAIN["exporter"] = {
     *("eval", "evalsha", "time", "exists", "hget", "hgetall", "zcount", "zcard", "zrange", "zscan"),
-    *("zlexcount", "zrangebylex", "llen", "lrange", "xrange", "xrevrange", "memory|usage"),
+    *(
+        "zlexcount",
+        "zrangebylex",
+        "zrangebyscore",
+        "zscore",
+        "llen",
+        "lrange",
+        "xrange",
+        "xrevrange",
+        "memory|usage",
+    ),
 }
 _PLAIN["operator"] = _PLAIN["worker"] | {
     *("lrange", "zcount", "zlexcount", "zrangebylex", "zscore", "type", "scan", "memory|usage"),

@@ -129,6 +129,21 @@ METRICS: tuple[MetricInfo, ...] = (
         "queue",
         help="When the first entry is due, by Redis' clock; absent where nothing is scheduled.",
     ),
+    _gauge(
+        "held_entries",
+        "queue",
+        "waits_for",
+        help="Held entries that more workers could run now ('worker'), and those that their limit "
+        "does not allow now ('limit'); absent without limits. An estimate by sample where more "
+        "than 500 lanes may go.",
+    ),
+    _gauge("limit_held", "limit", help="Held entries of all lanes of a limit."),
+    _gauge("limit_used", "limit", help="Messages of all lanes of a limit that workers have."),
+    _gauge(
+        "limit_allowed",
+        "limit",
+        help="Most messages of one lane that workers may have; absent without a concurrency.",
+    ),
     _gauge("queue_paused", "queue", help="1 if the queue is paused, else 0."),
     _gauge(
         "leasing_processes",

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from celery_delayq.errors import BrokerUnavailable
 from celery_delayq.metrics.catalogue import OTHER_TASKS, STATUSES
+from celery_delayq.metrics.limits import LimitNumbers
 from celery_delayq.metrics.runs import RunHistograms
 from celery_delayq.metrics.sheet import Sheet
 from celery_delayq.store.gauges import SAMPLED_QUEUES
@@ -32,7 +33,7 @@ ByTask = Counter[tuple[str, str]]
 
 
 class SlowNumbers:
-    """Reads numbers by task, of memory, of periodic entries and of runs.
+    """Reads numbers by task, of memory, of limits, of periodic entries and of runs.
 
     Parameters
     ----------
@@ -50,15 +51,19 @@ class SlowNumbers:
         """Return the numbers in Prometheus' text format."""
         sheet = Sheet()
         scheduled, ready = ByTask(), ByTask()
+        limits = LimitNumbers()
 
         def read_store(store: Store, consumed: Set[str]) -> None:
-            self._count(sheet, store, consumed, scheduled, ready)
+            queues = self._count(sheet, store, consumed, scheduled, ready)
+            with _skip_errors("of limits"):
+                limits.read(store, queues)
             with _skip_errors("of periodic entries"):
                 self._put_periodic(sheet, *store.gauges.periodic(store.now_ms()))
             with _skip_errors("of runs"):
                 self._histograms.refresh(store)
 
         stores.ask_each(self._consumed, read_store)
+        limits.put(sheet)
         kept = {pair for pair, _ in (scheduled + ready).most_common(self._tasks)}
         for name, counts in (("scheduled", scheduled), ("ready", ready)):
             for (queue, task), count in limit_counts(counts, kept).items():
@@ -67,8 +72,8 @@ class SlowNumbers:
 
     def _count(
         self, sheet: Sheet, store: Store, consumed: Set[str], scheduled: ByTask, ready: ByTask
-    ) -> None:
-        """Count the entries of a store by task, and put the memory of its queues."""
+    ) -> list[str]:
+        """Count the entries of a store by task, and put the memory of its queues. Return them."""
         gauges = store.gauges
         known: dict[str, Layout] = {}
         with _skip_errors("of the registry of queues"):
@@ -96,6 +101,7 @@ class SlowNumbers:
         for queue, memory in read("of memory", gauges.memory_steps):
             if memory is not None:
                 sheet.put("schedule_memory_bytes", memory, queue)
+        return queues
 
     def _put_periodic(self, sheet: Sheet, statuses: dict[str, int], late: int) -> None:
         late = min(late, statuses.get("on", 0))

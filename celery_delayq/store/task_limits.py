@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, cast
 
+from celery_delayq.model.limits import Definition
 from celery_delayq.model.lookup import to_bytes, to_text
 from celery_delayq.store.keys import queue_name
 from celery_delayq.store.scan import answered
 from celery_delayq.store.scripting.calls import Command, Steps
 from celery_delayq.store.scripting.runner import StorePart, ran
+from celery_delayq.utils.portions import batches
 
 #: Most lanes that are read together.
 PAGE_LANES = 500
@@ -23,6 +25,11 @@ class StoredLimit(NamedTuple):
 
     of_code: str = ""
     override: str = ""
+
+    @property
+    def definition(self) -> Definition | None:
+        """What counts; None for no limit."""
+        return Definition.parse(self.override or self.of_code)
 
 
 class LimitStore(StorePart):
@@ -109,6 +116,57 @@ class LimitStore(StorePart):
         found = answered((yield [_count(key, name, ":", ";") for name in names]))
         return dict(zip(names, found, strict=True))
 
+    def waiting_steps(
+        self, queue: str, definitions: Mapping[str, Definition | None], now_us: int
+    ) -> Steps[tuple[dict[str, int], int]]:
+        """Return the number of held entries of each limit in a queue, and how many of them may go
+        now. From many lanes the second number is estimated by a sample.
+        """
+        held = yield from self.held_by_limit_steps(queue, [*definitions])
+        total = sum(held.values())
+        if not total:
+            return held, 0
+        lanes = self._keys.queue(queue).lanes
+        page = ("LIMIT", 0, PAGE_LANES)
+        first, behind = f"[{queue}\0", f"({queue}\1"
+        number, found, freed = answered(
+            (
+                yield [
+                    Command.of("ZCOUNT", lanes, "-inf", now_us),
+                    Command.of("ZRANGEBYSCORE", lanes, "-inf", now_us, *page),
+                    Command.of("ZRANGEBYLEX", self._keys.freed_lanes, first, behind, *page),
+                ]
+            )
+        )
+        names = dict.fromkeys(map(to_text, found))
+        names |= dict.fromkeys(to_text(each).partition("\0")[2] for each in freed)
+        if not names:
+            return held, 0
+        of_lanes = yield from self.held_steps(queue, names)
+        used = yield from self.used_steps(names)
+        slots = answered(
+            (yield [Command.of("ZSCORE", self._keys.slots, to_bytes(n)) for n in names])
+        )
+        may_go = 0
+        for lane, its_held, its_used, until in zip(names, of_lanes, used, slots, strict=True):
+            rule = definitions.get(lane.partition(":")[0])
+            until_us = float(until or 0)
+            may_go += rule.may_go(its_held, its_used, until_us, now_us) if rule else its_held
+        share = max(1.0, number / max(1, len(found)))
+        return held, min(total, round(may_go * share))
+
+    def have_permits(self, queue: str, leased: Sequence[tuple[str, bytes, bytes]]) -> list[bool]:
+        """Return of each leased message whether it has a permit: by lane, id and message id."""
+        found: list[bool] = []
+        for some in batches(leased, PAGE_LANES):
+            members = [
+                b"\0".join((to_bytes(lane), to_bytes(queue), id, message_id))
+                for lane, id, message_id in some
+            ]
+            scores = self._runner.client.zmscore(self._keys.permits, members)
+            found += [score is not None for score in scores]
+        return found
+
     def ahead(self, queue: str, lane: str, step: int, due_ms: int, name: str) -> int:
         """Return the number of held entries of a queue that are before an entry in its lane."""
         member = f"{lane}\0{step:03d}\0{due_ms:015d}\0{name}"
@@ -132,4 +190,4 @@ class LimitStore(StorePart):
 
 def _count(key: str, name: str, first: str, behind: str) -> Command:
     """Return the command that counts the members of a sorted set that begin with a name."""
-    return Command.of("ZLEXCOUNT", key, f"[{name}{first}", f"({name}{behind}")
+    return Command.of("ZLEXCOUNT", key, to_bytes(f"[{name}{first}"), to_bytes(f"({name}{behind}"))

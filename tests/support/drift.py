@@ -71,7 +71,7 @@ def lease(store: Store, *ids: str, worker_id: str = "me", queue: str = "q") -> N
         call.add(0, id.encode())
     store.run(call)
     store.register(queue)
-    store.leases.acquire(queue, worker_id, 30.0, "1", len(ids))
+    store.leases.acquire(queue, worker_id, 30.0, "1", len(ids), has_limits=True)
 
 
 def look(store: Store, *, repair: bool = False, queue: str | None = None) -> Report:

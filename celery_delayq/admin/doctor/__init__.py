@@ -15,7 +15,7 @@ from celery import Celery
 
 from celery_delayq.admin.accounts import Role
 from celery_delayq.admin.away import masters_away
-from celery_delayq.admin.doctor import rabbitmq, redis_server, settings, work
+from celery_delayq.admin.doctor import limits, rabbitmq, redis_server, settings, work
 from celery_delayq.admin.doctor.finding import (
     FAULT,
     UNKNOWN,
@@ -63,6 +63,7 @@ REDIS_CHECKS = {
     "consumers": work.consumers,
     "leases": work.leases,
     "dead letters": work.dead_letters,
+    "limits": limits.limits,
     "periodic": work.periodic,
     "beat": work.running_beats,
     "stock workers": work.stock_workers,

@@ -12,7 +12,6 @@ from celery_delayq.app import DelayQ
 from celery_delayq.cli import complete, options, screen
 from celery_delayq.cli.command import command
 from celery_delayq.limits.client import LimitStatus
-from celery_delayq.model.limits import Definition
 from celery_delayq.utils.text import spelled
 
 name_argument = options.argument("name", "NAME", "Name of a limit.", shell_complete=complete.limits)
@@ -183,21 +182,8 @@ def _print_changed(status: LimitStatus) -> None:
 
 def _what_counts(status: LimitStatus) -> Text:
     """Return what counts of a limit and, if people have set it, what the code says."""
-    text = Text("off" if status.is_off else _values(status.definition))
+    text = Text("off" if status.is_off else str(status.definition or "no limit"))
     if status.override or status.is_off:
         text.stylize("yellow")
-        text.append(f"\n(code: {_values(status.of_code)})", "dim")
+        text.append(f"\n(code: {status.of_code or 'no limit'})", "dim")
     return text
-
-
-def _values(definition: Definition | None) -> str:
-    if definition is None:
-        return "no limit"
-    rate, burst, most = definition.rate, definition.burst, definition.concurrency
-    parts = [
-        *([rate] if rate else []),
-        *([f"burst {burst:,}"] if burst > 1 else []),
-        *([f"{most:,} at once"] if most else []),
-        *(["fair"] if definition.fair else []),
-    ]
-    return ", ".join(parts) or "no limit"

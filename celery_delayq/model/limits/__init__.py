@@ -6,6 +6,7 @@ Redis, and the lane of a message from the message (:func:`~celery_delayq.model.e
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
@@ -75,6 +76,31 @@ class Definition(NamedTuple):
                 valid = is_finite(found.interval_us, 0) and found.burst > 0 <= found.concurrency
                 return found if valid else None
         return None
+
+    def __str__(self) -> str:
+        """Return the definition for people: ``100/m, burst 20, 8 at once, fair``."""
+        rate, most = self.rate, self.concurrency
+        parts = [
+            *([rate] if rate else []),
+            *([f"burst {self.burst:,}"] if self.burst > 1 else []),
+            *([f"{most:,} at once"] if most else []),
+            *(["fair"] if self.fair else []),
+        ]
+        return ", ".join(parts) or "no limit"
+
+    def may_go(self, held: int, used: int, used_until_us: float, now_us: int) -> int:
+        """Return how many held messages of a lane may be leased now.
+
+        *used* are leased. *used_until_us* is the time up to which the slots of its rate are used,
+        as in ``include/leases/permits.lua``; both times are in µs.
+        """
+        most = held
+        if self.concurrency:
+            most = min(most, self.concurrency - used)
+        if self.interval_us:
+            used_slots = max(0.0, used_until_us - now_us) / self.interval_us
+            most = min(most, math.floor(self.burst - used_slots + 1e-6))
+        return max(0, most)
 
     @property
     def rate(self) -> str | None:

@@ -16,13 +16,14 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from celery_delayq import DelayQ
+from celery_delayq import DelayQ, Limit
 from celery_delayq.admin import accounts
 from celery_delayq.admin.doctor import REDIS_CHECKS, work
 from celery_delayq.embedded import EmbeddedRedis
 from celery_delayq.embedded.ports import free_port
 from celery_delayq.testing import ManagedProcess, wait_until
 from tests.integration.conftest import MakeApp
+from tests.lua.bench import labelled
 from tests.support import TIMEOUT
 from tests.support.cli import CommandLine
 from tests.support.faults.clocks import wrong_clock
@@ -44,6 +45,7 @@ class Patient:
     conf: dict[str, Any] = field(default_factory=dict)
     delayq: dict[str, Any] = field(default_factory=dict)
     at_least_once: bool = False
+    limits: dict[str, Limit] = field(default_factory=dict)
 
     def app(self) -> Any:
         app = self.make_app(
@@ -51,7 +53,7 @@ class Patient:
             broker=self.broker,
             broker_transport_options={"delayq": self.delayq},
         )
-        DelayQ(app, at_least_once=self.at_least_once)
+        DelayQ(app, at_least_once=self.at_least_once, limits=self.limits)
         app.conf.update(self.conf)
         return app
 
@@ -272,6 +274,35 @@ def many_dead(patient: Patient) -> None:
     store.dead_letters.add("celery", "id", "failed", b"{}")
 
 
+def set_by_people(patient: Patient) -> None:
+    delayq = DelayQ.of(patient.app())
+    delayq.store.task_limits.announce({"api": "0 1 8 0"})
+    delayq.limits.set("api", concurrency=2)
+
+
+def switched_off(patient: Patient) -> None:
+    delayq = DelayQ.of(patient.app())
+    delayq.store.task_limits.announce({"api": "0 1 8 0"})
+    delayq.limits.set("api", off=True)
+
+
+def another_limit(patient: Patient) -> None:
+    patient.limits = {"shop.*": Limit("by pattern", concurrency=7)}
+    DelayQ.of(patient.app()).store.task_limits.announce({"by%20pattern": "0 1 8 0"})
+
+
+def leased_without_a_permit(patient: Patient) -> None:
+    store = DelayQ.of(patient.app()).store
+    store.task_limits.announce({"api": "0 1 8 0"})
+    store.register("celery")
+    for name in ("a", "b"):
+        call = store.schedule_call("celery")
+        call.add(labelled(name, 0, lane="api:"))
+        store.run(call)
+    store.leases.acquire("celery", "me", 60.0, "1", 2, has_limits=True)
+    patient.client.zremrangebyrank("delayq:permits", 0, 0)
+
+
 #: Faults, and which checks find them.
 FAULTS: dict[Callable[[Patient], None], set[str]] = {
     evicting: {"eviction"},
@@ -299,6 +330,10 @@ FAULTS: dict[Callable[[Patient], None], set[str]] = {
     away: {"broker"},
     periodic_late: {"periodic"},
     many_dead: {"dead letters"},
+    set_by_people: {"limits"},
+    switched_off: {"limits"},
+    another_limit: {"limits"},
+    leased_without_a_permit: {"limits"},
 }
 #: The same with more servers or processes, or a wait.
 SLOW_FAULTS: dict[Callable[[Patient], None], set[str]] = {

@@ -30,11 +30,15 @@ def add_periodic(store: Store, name: str) -> None:
 
 
 def acquire(store: Store, request: str, number: int) -> None:
-    assert len(store.leases.acquire("q", "me", 30.0, request, number).messages) == number
+    assert (
+        len(store.leases.acquire("q", "me", 30.0, request, number, has_limits=True).messages)
+        == number
+    )
 
 
 def lease_limited(store: Store, request: str) -> None:
-    assert len(store.leases.acquire("limited", "me", 30.0, request, 1).messages) == 1
+    acquired = store.leases.acquire("limited", "me", 30.0, request, 1, has_limits=True)
+    assert len(acquired.messages) == 1
 
 
 def dump_of(redis: Redis) -> Dump:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from celery_delayq import DelayQ
+from celery_delayq import DelayQ, Limit
 from celery_delayq.metrics.catalogue import METRICS
 from celery_delayq.model.history import RunRecord
 from celery_delayq.store.schedule import Store
@@ -122,6 +122,57 @@ def test_ready_by_task_is_an_estimate_of_many(delayq: DelayQ, redis: Redis, expo
 
     assert sum(found.values()) == 20_000
     assert found["delayq_ready_entries", "celery", "b"] == pytest.approx(5000, rel=0.1)
+
+
+def test_limits_and_what_waits_for_workers(delayq: DelayQ, redis: Redis, export: Export) -> None:
+    """Of a lane with one permit of two, one may go; of one without, none; of others, all."""
+    exported = export(delayq)
+    assert exported.all("held_entries", "limit_held", "limit_used", "limit_allowed") == {}
+    limit, free = Limit("a b", concurrency=2, key="{0}", fair=True), Limit("free", fair=True)
+    add = delayq.app.tasks["tasks.add"]
+    delayq.store.task_limits.announce({"a%20b": limit.definition.text, "free": "0 1 0 1"})
+    for queue in ("celery", "mail"):
+        delayq.store.register(queue)
+    add.acks_late, add.limit = True, limit
+    for customer in (1, 1, 1, 2, 2):
+        add.apply_async((customer, 2))
+    redis.zadd("delayq:permits", {f"a%20b:{n // 2 + 1}\0celery\0{n}\0m": 0 for n in (1, 2, 3)})
+    add.limit = free
+    add.apply_async((1, 2), queue="mail")
+
+    assert exported.all("held_entries", "limit_held", "limit_used", "limit_allowed") == {
+        ("delayq_held_entries", "celery", "worker"): 1,
+        ("delayq_held_entries", "celery", "limit"): 4,
+        ("delayq_held_entries", "mail", "worker"): 1,
+        ("delayq_held_entries", "mail", "limit"): 0,
+        ("delayq_limit_held", "a b"): 5,
+        ("delayq_limit_held", "free"): 1,
+        ("delayq_limit_used", "a b"): 3,
+        ("delayq_limit_used", "free"): 0,
+        ("delayq_limit_allowed", "a b"): 2,
+    }
+    assert states(exported.now("entries")) == {("celery", "held"): 5, ("mail", "held"): 1}
+    assert set(exported.now("overdue_entries").values()) == {0}
+    # A permit came back, and no worker has tried the lane since.
+    redis.zadd("{celery}:lanes", {"a%20b:1": "+inf", "a%20b:2": "+inf"})
+    redis.delete("delayq:permits")
+    redis.zadd("delayq:freed_lanes", {"celery\0a%20b:1": 0})
+    assert exported.all("held_entries")["delayq_held_entries", "celery", "worker"] == 2
+
+
+def test_what_many_lanes_may_do_is_estimated(delayq: DelayQ, redis: Redis, export: Export) -> None:
+    delayq.store.task_limits.announce({"many": "0 1 1 0"})
+    delayq.store.register("celery")
+    lanes = [f"many:{number}" for number in range(2000)]
+    redis.zadd("{celery}:held", {f"{lane}\0000\0{1:015d}\0{n}": 0 for lane in lanes for n in "ab"})
+    redis.zadd("{celery}:lanes", dict.fromkeys(lanes, 1))
+
+    found = export(delayq).all("held_entries")
+
+    assert found == {
+        ("delayq_held_entries", "celery", "worker"): 2000,
+        ("delayq_held_entries", "celery", "limit"): 2000,
+    }
 
 
 def test_periodic_entries_by_status(delayq: DelayQ, redis: Redis, export: Export) -> None:
@@ -243,6 +294,7 @@ def test_the_catalogue_has_all_that_is_exported(
     redis.hset("delayq:clock", "dispatched", 5)
     redis.hset("delayq:ticks", mapping={"epoch": 5, "scheduled": 1})
     redis.hset("{celery}:totals", mapping={"epoch": 5})
+    delayq.store.task_limits.announce({"api": "0 1 8 0"})
     exported = export(delayq)
     exported.refresh()
     run = RunRecord("id", "t", "celery", "w", 1000, 1010, 1500, 3500, "SUCCESS", 0, 1)

@@ -38,13 +38,17 @@ _SIZES = {
     *((name, QUEUE, "") for name in ("queue_paused", "leasing_processes")),
     *((f"{name}_seconds", QUEUE, "") for name in ("oldest_due_age", "next_due_timestamp")),
 }
+_LIMITS = {(f"limit_{name}", "", "") for name in ("held", "used", "allowed")}
+_HELD = {("held_entries", QUEUE, "")}
 _READY = {("ready_entries", QUEUE, "")}
 
 #: What is missing where a kind of key is wrong; nothing where it is not here.
 MISSING: dict[str, set[Series]] = {
-    **dict.fromkeys(
-        ("due", "paused_due", "held", "dead", "leases", "quarantined"), _SIZES | _COUNTERS
-    ),
+    **dict.fromkeys(("due", "paused_due", "dead", "leases", "quarantined"), _SIZES | _COUNTERS),
+    "held": _SIZES | _COUNTERS | _HELD,
+    **dict.fromkeys(("limits", "permits"), _LIMITS | _HELD | {("held_entries", "celery", "")}),
+    "lanes": _HELD,
+    **dict.fromkeys(("slots", "freed_lanes"), _HELD | {("held_entries", "celery", "")}),
     **dict.fromkeys(("ready", "ready 9"), _SIZES | _COUNTERS | _READY),
     "leased": {("entries", QUEUE, "leased")},
     "totals": _COUNTERS,
@@ -82,6 +86,9 @@ def test_each_kind_of_key(
         delayq.app.send_task("t", queue=queue)
         delayq.app.send_task("t", queue=queue)
         delayq.store.leases.acquire(queue, "me", 30.0, "1", 1)
+        redis.zadd(f"{{{queue}}}:held", {f"api:\0000\0{1:015d}\0id": 0})
+        redis.zadd(f"{{{queue}}}:lanes", {"api:": 1})
+    delayq.store.task_limits.announce({"api": "1 1 1 0", "other": "1 1 1 0"})
     delayq.periodic.add("tick", 3600, "t", (1, 2))
     redis.hset("delayq:clock", "dispatched", 5)
     redis.hset("delayq:ticks", mapping={"epoch": 5, "scheduled": 1})

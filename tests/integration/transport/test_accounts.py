@@ -27,7 +27,7 @@ from celery_delayq.metrics.catalogue import METRICS
 from celery_delayq.store.keys import Keys, Layout
 from celery_delayq.store.schedule import Store
 from celery_delayq.testing import ManagedProcess, wait_until
-from tests.integration.conftest import MakeApp
+from tests.integration.conftest import MakeApp, add
 from tests.support import TIMEOUT
 from tests.support.accounts_page import ACL_FILE, PAGE, acl_file, with_rules
 from tests.support.cli import CommandLine
@@ -282,6 +282,11 @@ def test_each_role_of_the_acl_file_does_its_work_without_a_refusal(
         result = producer.send_task("add", (1, 2), countdown=0.1)
         with guarded.client() as admin:
             wait_until(lambda: admin.llen("celery") == 2, what="the dispatcher moves it")
+            admin.hset("delayq:limits", "capi", "0 1 8 1")
+            limit = Limit("api", concurrency=8, fair=True)
+            task = producer.task(name="add", limit=limit, acks_late=True, shared=False)(add)
+            limited = task.apply_async((2, 3))
+            wait_until(lambda: admin.zcard("{celery}:held") == 1, what="it is held")
             schedule = ("--every", "1", "--args", "[1,1]")
             assert operator("periodic", "add", "tick", "add", *schedule).code == 0
             worker = start_worker(
@@ -292,9 +297,12 @@ def test_each_role_of_the_acl_file_does_its_work_without_a_refusal(
                 delayq={"dispatch": False, "history": 100},
             )
             assert (result.get(timeout=TIMEOUT), lost.get(timeout=TIMEOUT)) == (3, 4)
+            assert limited.get(timeout=TIMEOUT) == 5
             producer.send_task("nobody.knows", (1,))
             wait_until(lambda: admin.hlen("{celery}:dead"), what="it is dead")
-            for line in ("stats", "list", "dead list", "fsck", "doctor --role operator --json"):
+            change = ("limits set api --concurrency 2", "limits unset api")
+            look = ("stats", "list", "dead list", "limits list", "limits lanes api", "fsck")
+            for line in (*change, *look, "doctor --role operator --json"):
                 ended = operator(*line.split())
                 assert (ended.code, ended.err) == (0, ""), (line, ended)
             for said in (

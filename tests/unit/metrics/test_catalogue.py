@@ -27,6 +27,7 @@ def test_no_label_has_values_without_end() -> None:
     labels = {name for each in METRICS for name in each.labels}
 
     known = {"queue", "task", "state", "status", "reason", "outcome", "epoch", "version", "broker"}
+    known |= {"limit", "waits_for"}
     assert labels == known
 
 

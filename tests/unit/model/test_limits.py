@@ -327,3 +327,38 @@ def test_names_of_many_tasks_are_not_kept_for_ever() -> None:
 
     assert limits.of("a1", None) == LimitedTask("a1", None, stripe(rate=1))
     assert len(limits._by_name) < 10
+
+
+@pytest.mark.parametrize(
+    ("definition", "used", "slots", "expected"),
+    [
+        (Definition(0.0, 1, 0, True), 50, 0.0, 9),
+        (Definition(0.0, 1, 3, False), 1, 0.0, 2),
+        (Definition(0.0, 1, 3, False), 4, 0.0, 0),
+        (Definition(1e6, 1, 0, False), 0, 0.0, 1),
+        (Definition(1e6, 1, 0, False), 0, 0.5, 0),
+        (Definition(1e6, 5, 0, False), 0, 2.0, 3),
+        (Definition(1e6, 5, 0, False), 0, 2.1, 2),
+        (Definition(1e6, 5, 0, False), 0, -9.0, 5),
+        (Definition(1e6, 5, 2, False), 1, 1.0, 1),
+        (Definition(1e6, 50, 20, False), 0, 0.0, 9),
+    ],
+)
+def test_as_many_may_go_as_permits_and_slots_are_free(
+    definition: Definition, used: int, slots: float, expected: int
+) -> None:
+    now = 5_000_000
+
+    assert definition.may_go(9, used, now + slots * 1e6, now) == expected
+
+
+@pytest.mark.parametrize(
+    ("definition", "text"),
+    [
+        (Definition(600_000, 20, 8, True), "100/m, burst 20, 8 at once, fair"),
+        (Definition(0.0, 1, 1000, False), "1,000 at once"),
+        (Definition(0.0, 1, 0, False), "no limit"),
+    ],
+)
+def test_a_definition_is_shown(definition: Definition, text: str) -> None:
+    assert str(definition) == text
