@@ -88,25 +88,28 @@ def test_putting_acknowledgements_back_wakes_the_thread() -> None:
     assert one._work_event._is_set
 
 
+class Store:
+    """A store that acknowledges all."""
+
+    def __init__(self) -> None:
+        self.leases = self
+        self.sent: list[str] = []
+        self.has_permits: list[bool] = []
+
+    def ack_call(
+        self, _queue: str, _me: str, fields: dict[str, bytes], has_permits: bool
+    ) -> list[str]:
+        """Return a call."""
+        self.has_permits.append(has_permits)
+        return [*fields]
+
+    def run(self, call: list[str]) -> list[int]:
+        """Run it."""
+        self.sent += call
+        return [len(call)] * 2
+
+
 def test_the_thread_sends_at_its_second_look_what_no_request_took_along() -> None:
-    class Store:
-        """Acknowledges all."""
-
-        def __init__(self) -> None:
-            self.leases = self
-            self.sent: list[str] = []
-
-        def ack_call(
-            self, _queue: str, _me: str, fields: dict[str, bytes], _has_permits: bool
-        ) -> list[str]:
-            """Return a call."""
-            return [*fields]
-
-        def run(self, call: list[str]) -> list[int]:
-            """Run it."""
-            self.sent += call
-            return [len(call)] * 2
-
     store: Any = Store()
     one = keeper()
     tags = take(one, "q", 3)
@@ -122,3 +125,20 @@ def test_the_thread_sends_at_its_second_look_what_no_request_took_along() -> Non
     one.acks.send_due(store)
 
     assert store.sent == [one.field(tag) for tag in tags[1:]]
+
+
+def test_the_thread_sends_at_once_what_gives_back_one_of_the_last_permits() -> None:
+    store: Any = Store()
+    one = keeper()
+    fields = ["1:1", "1:2", "1:3"]
+    tags = one.note_leased("q", "1", fields, permits=fields[:2], scarce=fields[:1])
+
+    one.ack(tags[1])
+    one.ack(tags[2])
+    one.acks.send_due(store)
+    assert store.sent == []
+    one.ack(tags[0])
+    one.acks.send_due(store)
+
+    assert store.sent == ["1:2", "1:3", "1:1"]
+    assert (one.scarce, store.has_permits) == (0, [True])
