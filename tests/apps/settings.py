@@ -4,26 +4,34 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from typing import Any
 
 from celery import Celery
 from kombu import Queue
 
-from celery_delayq import DelayQ
+from celery_delayq import DelayQ, Limit
 
 SETTINGS: dict[str, Any] = json.loads(os.environ.get("APP_SETTINGS", "{}"))
+
+
+def limits_of(given: Mapping[str, Mapping[str, Any]]) -> dict[str, Limit]:
+    """Return limits by pattern."""
+    return {pattern: Limit(**limit) for pattern, limit in given.items()}
 
 
 def new_app(name: str, *, at_least_once: bool = False, **conf: Any) -> Celery:
     """Return an app with the extension, these settings, and those of the environment.
 
-    Of the environment, ``at_least_once`` and ``retry`` are arguments of `DelayQ`, and
-    ``undeclared_queue`` is one that the worker consumes and does not declare.
+    Of the environment, ``at_least_once`` and ``retry`` are arguments of `DelayQ`, ``limits`` are
+    arguments of `Limit` by pattern, and ``undeclared_queue`` is one that the worker consumes and
+    does not declare.
     """
     app = Celery(name)
     app.conf.update(broker_connection_retry_on_startup=True, **conf)
     own = {"at_least_once": at_least_once, "retry": None}
-    DelayQ(app, **{name: SETTINGS.pop(name, default) for name, default in own.items()})
+    options = {name: SETTINGS.pop(name, default) for name, default in own.items()}
+    DelayQ(app, limits=limits_of(SETTINGS.pop("limits", {})), **options)
     if queue := SETTINGS.pop("undeclared_queue", None):
         app.conf.task_queues = [Queue(queue, no_declare=True)]
     app.conf.update(SETTINGS)

@@ -40,6 +40,7 @@ FIRST = (
     "rabbitmq_cuts",
     "clocks",
     "scripts",
+    "limits",
 )
 HARNESS = ("checker", "proxy")
 #: Other tests that are long in a soak. They come after the faults.
@@ -48,6 +49,7 @@ OTHERS = (
     "acceptance/test_retry_patterns.py",
     "integration/admin/test_fsck_running.py",
     "lua/test_state_machine.py",
+    "lua/test_limits_machine.py",
 )
 #: The page with the table of the last soak.
 PAGE = ROOT / "docs" / "guarantees.md"

@@ -204,3 +204,113 @@ def test_a_shorter_interval_counts_from_the_change_on(store: Bench) -> None:
     store.run_steps(store.task_limits.try_lanes_steps(QUEUE, "api"))
     found = (ids(store.acquire(str(number))) for number in range(3, 20_000))
     assert next(filter(None, found)) == ["b"]
+
+
+# -- what people and older code do
+
+
+def test_after_five_minutes_without_workers_no_more_than_a_burst_goes(store: Bench) -> None:
+    store.define_limit(interval_us=600_000, burst=3)  # 100 a minute
+    send(store, *(f"a{n}" for n in range(6)))
+    assert len(ids(store.acquire("1"))) == 3
+    store.client.zincrby("delayq:slots", -300_000_000, "api:")
+    store.client.zadd("{q}:lanes", {"api:": 1})
+
+    assert len(ids(store.acquire("2"))) == 3
+    send(store, *(f"b{n}" for n in range(500)))
+    assert ids(store.acquire("3", 1000)) == []
+
+
+def test_ten_thousand_that_wait_drain_when_their_limit_is_removed(store: Bench) -> None:
+    store.define_limit(concurrency=1, fair=True)
+    for first in range(0, 10_000, 500):
+        store.put(*(labelled(f"a{n}", 0, lane=f"api:{n % 3}") for n in range(first, first + 500)))
+    assert len(store.acquire("1").messages) == 3
+    store.client.delete("delayq:limits")
+    store.run_steps(store.task_limits.try_lanes_steps(QUEUE, "api"))
+
+    drained, calls = 3, 1
+    while drained < 10_000 and calls < 250:
+        calls += 1
+        fields = [field for field, _, _ in store.acquire(str(calls), 100).messages]
+        drained += len(fields)
+        store.ack(*fields)
+    assert drained == 10_000
+    assert calls <= 110
+    assert store.client.exists("{q}:held", "{q}:lanes", "{q}:due", "{q}:entries") == 0
+
+
+def test_a_concurrency_below_what_runs_leases_none_until_fewer_run(store: Bench) -> None:
+    store.define_limit(concurrency=3)
+    send(store, *"abcde")
+    assert ids(store.acquire("1")) == ["a", "b", "c"]
+    store.define_limit(concurrency=2, by="o")
+
+    for number, expected in (("1", []), ("2", ["d"]), ("3", ["e"])):
+        store.ack(f"1:{number}")
+        assert ids(store.acquire(f"1{number}")) == expected
+
+
+def test_a_paused_queue_keeps_no_permit_from_another_queue(store: Bench) -> None:
+    store.define_limit(concurrency=1)
+    send(store, "p1", "p2", "p3", queue="p")
+    send(store, "q1", "q2")
+    assert ids(store.acquire("1", queue="p")) == ["p1"]
+    assert ids(store.acquire("1")) == []
+    store.pause(queue=QUEUE)
+
+    for number in ("1", "2"):
+        ack(store, "p", "me", [f"{number}:1"])
+        assert ids(store.acquire(str(int(number) + 1), queue="p")) == [f"p{int(number) + 1}"]
+    ack(store, "p", "me", ["3:1"])
+    store.resume(queue=QUEUE)
+    store.promote()
+    assert store.client.exists("{q}:lanes_wake")
+    assert ids(store.acquire("9")) == ["q1"]
+
+
+def test_a_more_urgent_message_is_the_first_of_its_lane(store: Bench) -> None:
+    store.define_limit(concurrency=1)
+    send(store, "a")
+    store.acquire("1")
+    send(store, "later", priority=9)
+    send(store, "soon", priority=0)
+    store.acquire("2")
+    store.ack("1:1")
+
+    assert ids(store.acquire("3")) == ["soon"]
+
+
+def test_a_retry_waits_in_its_lane(store: Bench) -> None:
+    store.define_limit(concurrency=1)
+    send(store, "a")
+    store.acquire("1")
+    send(store, "b")
+    store.replace(labelled("a", message_id="again", lane="api:"))
+    assert permits(store) == []
+    assert ids(store.acquire("2")) == ["b"]
+    store.become_due("a")
+    store.promote()
+    assert ids(store.acquire("3")) == []
+
+    store.ack("2:1")
+    assert ids(store.acquire("4")) == ["a"]
+
+
+@pytest.mark.parametrize("scope", ["s", "d"])
+@pytest.mark.parametrize("fair", [False, True])
+def test_a_held_message_owns_its_unique_key(store: Bench, scope: str, fair: bool) -> None:
+    store.define_limit(concurrency=1, fair=fair)
+    send(store, "a")
+    assert ids(store.acquire("1")) == ["a"]
+    store.put(labelled("b", 0, lane="api:", unique=f"{scope}k"))
+    assert ids(store.acquire("2")) == []
+
+    assert store.states(labelled("c", 0, lane="api:", unique=f"{scope}k", policy="k 0 0")) == [
+        "kept"
+    ]
+    assert store.states(labelled("d", 0, lane="api:", unique=f"{scope}k")) == ["replaced"]
+    store.ack("1:1")
+    assert ids(store.acquire("3")) == ["d"]
+    store.ack("3:1")
+    assert store.client.exists("{q}:unique", "{q}:held", "{q}:lanes", "{q}:entries") == 0

@@ -6,7 +6,7 @@ import datetime as dt
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
@@ -16,7 +16,7 @@ from kombu import pools
 from kombu.exceptions import KombuError, OperationalError
 from redis.exceptions import RedisError
 
-from celery_delayq import DelayQ
+from celery_delayq import DelayQ, Limit
 from tests.support.faults.checker import Promise
 from tests.support.faults.ledger import Ledger
 
@@ -36,14 +36,23 @@ class Producer:
         Gives Redis' clock.
     stock
         Whether the app does not use this package; the URL is then a stock one.
+    limits
+        The limits that the app knows, by pattern.
     """
 
-    def __init__(self, url: str, ledger: Ledger, *, stock: bool = False) -> None:
+    def __init__(
+        self,
+        url: str,
+        ledger: Ledger,
+        *,
+        stock: bool = False,
+        limits: Mapping[str, Limit] | None = None,
+    ) -> None:
         self.app = Celery("faults-producer", broker=url, set_as_current=False)
         self.promises: list[Promise] = []
         #: Whether the broker recognizes a delayed task that it already has.
         self.recognizes = True
-        self._delayq = None if stock else DelayQ(self.app)
+        self._delayq = None if stock else DelayQ(self.app, limits=limits)
         self._ledger = ledger
 
     def close(self) -> None:

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from amqp import InternalError, Message
 from kombu import Connection
 
-from celery_delayq import DelayQ
+from celery_delayq import DelayQ, Limit
 from celery_delayq.embedded.rabbitmq import EmbeddedRabbitMQ
 from celery_delayq.errors import ServerNotFound
 from tests.support.faults.producer import Producer
@@ -61,9 +61,15 @@ class RabbitMQStage(Stage):
         """Return a new proxy before the first node."""
         return self._resources.enter_context(AmqpProxy(self.port))
 
-    def new_producer(self, through: Proxy | None = None, *, stock: bool = False) -> Producer:
+    def new_producer(
+        self,
+        through: Proxy | None = None,
+        *,
+        stock: bool = False,
+        limits: Mapping[str, Limit] | None = None,
+    ) -> Producer:
         """Return another producer."""
-        producer = super().new_producer(through, stock=stock)
+        producer = super().new_producer(through, stock=stock, limits=limits)
         producer.app.conf.update(self._conf)
         producer.recognizes = False
         return producer

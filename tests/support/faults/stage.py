@@ -9,6 +9,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
+from celery_delayq import Limit
 from celery_delayq.testing import FAST_START, ManagedProcess, ProcessFailed, WorkerProcess
 from celery_delayq.testing.fixtures import new_server
 from celery_delayq.testing.wait import wait_until
@@ -42,6 +43,8 @@ class Stage:
         More ``delayq`` settings of workers and dispatchers.
     broker_options
         Arguments of ``EmbeddedRedis`` for the broker.
+    limits
+        Arguments of `Limit` by pattern of task names, for workers.
     """
 
     def __init__(
@@ -51,6 +54,7 @@ class Stage:
         lease: float = 2.0,
         delayq: Mapping[str, Any] | None = None,
         broker_options: Mapping[str, Any] | None = None,
+        limits: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> None:
         self.lease = lease
         self.harms: list[Harm] = []
@@ -58,7 +62,7 @@ class Stage:
         self._folder = folder
         self._ledger_server = new_server(appendonly=False)
         self._delayq = {"lease": lease, **(delayq or {})}
-        self._conf: dict[str, Any] = {}
+        self._conf: dict[str, Any] = {} if limits is None else {"limits": limits}
         self._resources = ExitStack()
         self._producers: list[Producer] = []
         self._processes: list[ManagedProcess] = []
@@ -84,10 +88,16 @@ class Stage:
         """Return a new proxy before the broker."""
         return self._resources.enter_context(Proxy(self.broker.port))
 
-    def new_producer(self, through: Proxy | None = None, *, stock: bool = False) -> Producer:
+    def new_producer(
+        self,
+        through: Proxy | None = None,
+        *,
+        stock: bool = False,
+        limits: Mapping[str, Limit] | None = None,
+    ) -> Producer:
         """Return another producer; a *stock* one does not use this package."""
         url = self.broker.url if stock else self._url(through)
-        producer = Producer(url, self.ledger, stock=stock)
+        producer = Producer(url, self.ledger, stock=stock, limits=limits)
         self._resources.callback(producer.close)
         self._producers.append(producer)
         return producer

@@ -204,7 +204,7 @@ local function must_wait(message)
 end
 
 -- Hold a message that was ready in its lane.
-local function hold_message(message, step, id, message_id, skip, lane, rest, due)
+local function hold_message(message, step, id, message_id, skip, unique, lane, rest, due)
   local task = string.match(rest, '^%S+ %S+ (%S*)')
   local record = message
   if step ~= '0' or read_record(message) ~= '0' then
@@ -217,6 +217,9 @@ local function hold_message(message, step, id, message_id, skip, lane, rest, due
     redis.call('ZADD', TASKS, 0, task_member(task, due, name))
     hold_entry(name, step, due, lane, time_us)
     has_lanes = true
+    if string.byte(unique) == 115 then -- scope 's': the key is its own while it is scheduled
+      redis.call('HSETNX', UNIQUE, string.sub(unique, 2), '=' .. duplicate_name(id, message_id))
+    end
   end
 end
 -- @end
@@ -240,7 +243,7 @@ local function admit_message(message, step, is_quarantined)
     local may_go, is_scarce = may_lease(lane, rule)
     local is_in_turn = is_quarantined or not rule.is_fair and not redis.call('ZSCORE', LANES, lane)
     if not may_go or not is_in_turn then
-      hold_message(message, step, id, message_id, skip, lane, rest, due)
+      hold_message(message, step, id, message_id, skip, unique, lane, rest, due)
       return nil, 'held'
     end
     permit = count_limited(lane, rule, id, message_id, is_scarce)

@@ -1,0 +1,149 @@
+"""A limit of concurrency through faults: never more messages leased than it allows, none lost."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import pytest
+
+from celery_delayq.testing import wait_until
+from tests.apps.settings import limits_of
+from tests.support import TIMEOUT
+from tests.support.faults.killer import Killer
+from tests.support.faults.scale import scaled, seeds
+from tests.support.faults.stage import MakeStage, Passes, Stage
+from tests.support.proxy import Fault
+
+pytestmark = pytest.mark.full
+
+CONCURRENCY = 3
+LIMITS: Mapping[str, Mapping[str, Any]] = {
+    "faults.work": {"name": "work", "concurrency": CONCURRENCY}
+}
+LEASE = 3.0
+
+#: The leased messages with a mark, and the permits, at one moment.
+COUNTS = """
+local leased = 0
+for _, worker_id in ipairs(redis.call('ZRANGE', '{celery}:leases', 0, -1)) do
+  for _, value in ipairs(redis.call('HVALS', '{celery}:leased:' .. worker_id)) do
+    if string.find(value, '"limit": "work: ', 1, true) then
+      leased = leased + 1
+    end
+  end
+end
+return {leased, redis.call('ZCARD', 'delayq:permits')}
+"""
+
+
+class Counts(NamedTuple):
+    """Leased messages of the limit, and permits, at one moment."""
+
+    leased: int
+    permits: int
+
+
+@contextmanager
+def watching(stage: Stage) -> Iterator[list[Counts]]:
+    """Count leased messages and permits every few milliseconds during the ``with`` block."""
+    found: list[Counts] = []
+    stop = threading.Event()
+
+    def watch() -> None:
+        with stage.broker.client() as client:
+            count = client.register_script(COUNTS)
+            while not stop.wait(0.003):
+                found.append(Counts(*count()))
+
+    thread = threading.Thread(target=watch, name="watch")
+    thread.start()
+    try:
+        yield found
+    finally:
+        stop.set()
+        thread.join()
+
+
+def judged(stage: Stage, found: list[Counts], passes: Passes, killer: Killer) -> None:
+    """Judge the runs, the leases and the permits."""
+    verdict = stage.verdict()
+    verdict.notes = {
+        "kills": str(len(killer.strikes)),
+        "leased": str(max(each.leased for each in found)),
+    }
+    passes(verdict)
+    assert len(found) > 100
+    assert max(each.leased for each in found) == CONCURRENCY
+    assert {each for each in found if each.leased != each.permits} == set()
+    assert stage.redis.zcard("delayq:permits") == 0
+    assert stage.redis.exists("{celery}:held", "{celery}:lanes") == 0
+
+
+@pytest.mark.parametrize("seed", seeds(1, 3))
+@pytest.mark.parametrize("knows", [True, False], ids=["marked", "unmarked"])
+def test_killed_and_stopped_workers_never_lease_more_than_the_limit_allows(
+    make_stage: MakeStage, passes: Passes, seed: int, knows: bool
+) -> None:
+    """Unmarked messages come from a producer that does not know the limit."""
+    stage = make_stage(lease=LEASE, limits=LIMITS)
+    killer = Killer(stage, seed)
+    producer = stage.new_producer(limits=limits_of(LIMITS) if knows else None)
+    workers = stage.workers(2, concurrency=4)
+    ways = [
+        *(killer.power_cut, killer.kill_main, killer.kill_child),
+        lambda process: killer.stop(process, 1.2),
+    ]
+
+    def send(number: int) -> None:
+        producer.send("faults.work", 0.02, after=killer.random.random() * 4 if number % 2 else None)
+
+    with watching(stage) as found:
+        with producer.sending(40, send):
+            for _ in range(scaled(6, 25)):
+                killer.let_pass(0.1, 0.7)
+                killer.strike(workers, ways)
+        stage.settle()
+    judged(stage, found, passes, killer)
+
+
+@pytest.mark.parametrize("seed", seeds(1, 3))
+def test_lost_replies_never_lease_more_than_the_limit_allows(
+    make_stage: MakeStage, passes: Passes, seed: int
+) -> None:
+    stage = make_stage(lease=LEASE, limits=LIMITS)
+    killer = Killer(stage, seed)
+    producer = stage.new_producer(limits=limits_of(LIMITS))
+    proxies = [stage.proxy() for _ in range(2)]
+    for proxy in proxies:
+        stage.worker(through=proxy, concurrency=4)
+
+    with watching(stage) as found:
+        with producer.sending(40, lambda _: producer.send("faults.work", 0.02)):
+            for _ in range(scaled(20, 100)):
+                killer.let_pass(0.05, 0.2)
+                fault = killer.random.choice([Fault.DROP_REPLY, Fault.DROP_REQUEST, Fault.RESET])
+                killer.random.choice(proxies).on("EVALSHA", fault, nth=killer.random.randint(1, 5))
+        stage.settle()
+    judged(stage, found, passes, killer)
+
+
+def test_a_worker_that_stays_away_returns_its_permits_with_its_lease(
+    make_stage: MakeStage, passes: Passes
+) -> None:
+    stage = make_stage(lease=1.5, limits=LIMITS)
+    killer = Killer(stage)
+    producer = stage.new_producer(limits=limits_of(LIMITS))
+    held = stage.worker(concurrency=4)
+    other = stage.worker(concurrency=4)
+
+    with watching(stage) as found:
+        keys = producer.send_many(6, "faults.work", 0.3)
+        wait_until(lambda: len(stage.ledger.starts()) >= CONCURRENCY, TIMEOUT, "as many run")
+        with killer.stopped(held):
+            wait_until(lambda: stage.finished(keys), TIMEOUT, "the other worker runs all")
+        stage.settle()
+    assert other.running
+    judged(stage, found, passes, killer)
