@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from celery_delayq import Limit
 from celery_delayq.testing import wait_until
 from tests.support import TIMEOUT
 from tests.support.faults.clocks import wrong_clock
@@ -53,6 +54,10 @@ def expressions() -> list[str]:
     board = json.loads((ROOT / "contrib" / "grafana" / "grafana.json").read_text("utf-8"))
     plain = (each.replace("$job", ".*").replace("$queue", ".*") for each in inside(board))
     return [each.replace("$__rate_interval", "15s") for each in plain]
+
+
+def remind(seconds: float) -> None:
+    """Stand for the worker's task."""
 
 
 def test_each_alert_fires_and_clears_and_each_panel_has_values(
@@ -107,15 +112,20 @@ def test_each_alert_fires_and_clears_and_each_panel_has_values(
 
     # When no worker consumes a queue, a task fails, Redis is almost full, and a clock is wrong.
     send("shop.remind", queue="mail", countdown=0.1)
+    limit = Limit("mail", fair=True)
+    monitored.delayq.store.task_limits.announce({"mail": limit.definition.text})
+    monitored.app.task(name="shop.remind", limit=limit, shared=False)(remind)
+    monitored.app.tasks["shop.remind"].apply_async((0.05,), queue="mail")
     send("shop.pay")
     used = monitored.client.info("memory")["used_memory"]
     monitored.client.config_set("maxmemory", int(used * 1.1))
     clock.write_text("+5s\n")
-    expect("NoConsumers", "OldestTooOld", "DeadLettersGrowing", "RedisMemory", "ClockSkew")
+    named = ("NoConsumers", "OldestTooOld", "DeadLettersGrowing", "RedisMemory", "ClockSkew")
+    expect(*named, "LaneStalled")
     monitored.client.config_set("maxmemory", 0)
     clock.write_text("+0s\n")
     others = monitored.worker("mail")
-    expect_cleared("NoConsumers", "OldestTooOld", "DeadLettersGrowing", "RedisMemory", "ClockSkew")
+    expect_cleared(*named, "LaneStalled")
 
     # When all workers are killed.
     send("shop.remind", countdown=1)

@@ -10,7 +10,7 @@ import json
 import re
 import shlex
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from datetime import timedelta
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,7 +24,7 @@ from celery_delayq.aio.periodic import AsyncPeriodicTasks
 from celery_delayq.errors import NotSupported
 from celery_delayq.limits.client import TaskLimits
 from celery_delayq.model.dead_letter import DeadFilter
-from celery_delayq.model.scheduled import Filter, Outcome
+from celery_delayq.model.scheduled import Filter, Outcome, ScheduledTask
 from celery_delayq.periodic.client import PeriodicTasks
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.support.cli import CommandLine, leaves
@@ -154,7 +154,11 @@ PERIODIC: dict[str, Case] = {
     "update": Case(lambda entry: entry.next, (f"each{LAST}",), {"schedule": 120.0}),
 }
 
+#: Is not held.
+FAR = ScheduledTask("far-0", "shop.mail", NAMES[0], "scheduled", datetime.now(timezone.utc))
+
 LIMITS: dict[str, Case] = {
+    "ahead": Case(lambda number: number is None, (FAR,)),
     "get": Case(lambda limit: limit.definition.concurrency == 1, ("one",)),
     "lanes": Case(lambda found: found == [], ("one",)),
     "list": Case(lambda found: [each.name for each in found] == ["one"]),

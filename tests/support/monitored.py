@@ -45,6 +45,7 @@ SHORTER = {
     # Dispatchers report every 5 s.
     "delayq_last_dispatch_timestamp_seconds <= 30": "delayq_last_dispatch_timestamp_seconds <= 8",
     "[15m]": "[15s]",
+    "[10m]": "[10s]",
 }
 
 SHOP = """\
