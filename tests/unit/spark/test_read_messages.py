@@ -12,8 +12,11 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+from celery_delayq.model.lookup import PAUSED_OFFSET_MS
+from celery_delayq.model.scheduled import moment
 from celery_delayq.spark.read.table_rows import TableRows
 from celery_delayq.spark.read.tables import TABLE_COLUMNS
+from tests.lua.bench import FAR, labelled
 
 REST = {"callbacks": None, "errbacks": None, "chain": None, "chord": None}
 
@@ -166,3 +169,22 @@ def test_messages_cut_anywhere_are_read_or_given_as_they_are() -> None:
             data = data or bytearray(b" ")
         [row] = rows_of(bytes(data))
         assert (row["id"] is None) == (row["raw"] == bytes(data))
+
+
+@pytest.mark.parametrize(
+    ("lane", "offset", "state"),
+    [
+        ("", 0, "scheduled"),
+        ("", PAUSED_OFFSET_MS, "paused"),
+        ("stripe:ada", 0, "scheduled"),
+        ("stripe:ada", PAUSED_OFFSET_MS, "held"),
+    ],
+)
+def test_the_state_of_an_entry(lane: str, offset: int, state: str) -> None:
+    entry = labelled("a", lane=lane)
+
+    [row] = TableRows(TABLE_COLUMNS["scheduled"]).scheduled(
+        "mail", [(b"a", entry.data, b"%d" % (FAR + offset))]
+    )
+
+    assert (row["state"], row["due"]) == (state, moment(FAR))
