@@ -314,3 +314,22 @@ def test_a_held_message_owns_its_unique_key(store: Bench, scope: str, fair: bool
     assert ids(store.acquire("3")) == ["d"]
     store.ack("3:1")
     assert store.client.exists("{q}:unique", "{q}:held", "{q}:lanes", "{q}:entries") == 0
+
+
+def test_what_people_run_now_is_the_next_of_its_lane(store: Bench) -> None:
+    store.define_limit(concurrency=1)
+    send(store, "a")
+    store.acquire("1")
+    for due_ms, id in enumerate(("b", "c", "d", "e"), 1):
+        store.put(labelled(id, FAR, lane="api:"))
+        if id != "e":
+            store.become_due(id, 10 * due_ms)
+    store.promote()
+    assert ids(store.acquire("2")) == []
+
+    assert store.run_now("e", "d") == ["d", "d"]
+    assert ids(store.acquire("3")) == []
+    store.ack("1:1")
+    for number, expected in enumerate("debc", 4):
+        assert ids(store.acquire(str(number))) == [expected]
+        store.ack(f"{number}:1")

@@ -1,6 +1,8 @@
 -- Make scheduled entries ready at once, to run next in their priority.
 --
--- An entry of a paused queue or task stays scheduled, and gets the current time as its due.
+-- An entry of a paused queue or task stays scheduled, and gets the current time as its due. An entry
+-- that has to wait for its limit is the next one of its lane; with a skip_after it is the last one,
+-- since an earlier due may make it too late.
 --
 -- KEYS     due  entries  tasks  paused_due  held  lanes  unique  duplicate_ids  ready_index
 --          leased_index  totals  next_due  answer  readers  moved  moved_before  wake  control  ready_lists…
@@ -45,6 +47,20 @@ return answer_once(KEYS.answer, function()
 
   local moved = 0
 
+  -- The due of an entry that becomes ready.
+  local function ready_due(data, start, priority)
+    local now = to_ms(time_us)
+    local _, _, skip, _, behind = read_label(data, start)
+    local lane = skip == 0 and read_lane(data, behind)
+    if not lane then
+      return now
+    end
+    local _, last = lane_range(lane)
+    local head = redis.call('ZRANGEBYLEX', HELD, '[' .. lane_member(lane, priority, 0, ''), last,
+      'LIMIT', 0, 1)[1]
+    return head and math.max(1, math.min(now, due_in_lane(head) - 1)) or now
+  end
+
   local function run(name, score, data)
     local priority, _, task, start = read_record(data)
     if not priority or is_paused(task) then
@@ -58,9 +74,10 @@ return answer_once(KEYS.answer, function()
     redis.call('RPUSH', list_of[priority] or KEYS[FIRST.ready_lists], message_in(data, start))
     wake_consumers(KEYS.wake)
     moved = moved + 1
+    local due = ready_due(data, start, priority)
     local id, message_id, unique = take_entry(name, score, data)
     if id then
-      track_message(READY_INDEX, id, message_id, tracking_text(to_ms(time_us), unique, task))
+      track_message(READY_INDEX, id, message_id, tracking_text(due, unique, task))
       release_key(unique, id, message_id)
     end
   end
