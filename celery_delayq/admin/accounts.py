@@ -1,7 +1,7 @@
 """Computes the rights of Redis accounts from the commands of scripts and the names of keys.
 
 >>> " ".join(rules("producer", ["mail"]))  # doctest: +ELLIPSIS
-'resetkeys ~delayq:next_due ~delayq:queues ~_kombu.binding.mail ...'
+'resetkeys ~delayq:next_due ~delayq:queues ~delayq:limits ~_kombu.binding.mail ...'
 """
 
 from __future__ import annotations

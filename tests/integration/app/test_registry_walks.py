@@ -57,6 +57,12 @@ def scrape(delayq: DelayQ) -> None:
     assert b"delayq_up 1" in Exporter(delayq).scrape()
 
 
+def list_limits(delayq: DelayQ) -> None:
+    for store in delayq.session.stores:
+        store.task_limits.announce({"mail": "0 1 2 0"})
+    assert [each.name for each in delayq.limits.list()] == ["mail"]
+
+
 #: By name: a call that walks over all queues. There are entries and dead letters in one of them.
 CALLS: dict[str, Callable[[DelayQ], Any]] = {
     "get": lambda delayq: delayq.get("e1"),
@@ -91,6 +97,7 @@ CALLS: dict[str, Callable[[DelayQ], Any]] = {
     "export_to": lambda delayq: delayq.export_to(io.BytesIO()),
     "export_dead": lambda delayq: delayq.export_dead(io.BytesIO()),
     "archive_dead": lambda delayq: delayq.archive_dead("sqlite:///dead.db"),
+    "limits": list_limits,
     "exporter": scrape,
     "exporter, slow": read_slow,
     "Flower": lambda delayq: ClusterCounts._count(
@@ -134,6 +141,7 @@ SITES = {
     "dispatch/dispatcher.py _trim": "one queue at a time",
     "dispatch/ready_looks.py _reread": "one read of the registry",
     "integration/flower/broker.py _count": "Flower",
+    "limits/client.py _held_by_queue": "limits",
     "metrics/from_redis.py _read_store": "exporter",
     "metrics/slow_numbers.py _count": "exporter, slow",
     "schedule/bulk.py change_all": "cancel_all",

@@ -210,6 +210,7 @@ def test_an_app_that_may_not_finalize_itself_says_that_options_are_unknown(
 
 #: Where the package looks a task up by its name, or at all tasks, and why the app knows them then.
 LOOKUPS = {
+    "admin/doctor/limits.py": "it finalizes the app",
     "aio/binding.py": "it finalizes the app",
     "cli/complete.py": "as `celery` itself does for a command",
     "cli/screen.py": "it imports all modules, and finalizes the app",
@@ -219,6 +220,7 @@ LOOKUPS = {
     "integration/send_task.py": "`register` itself",
     "integration/worker.py": "in a worker",
     "integration/worker_checks.py": "in a worker",
+    "limits/client.py": "it finalizes the app",
     "schedule/items.py": "it finalizes the app",
     "spark/write/writer.py": "it imports all modules, and finalizes the app",
     "webhook/__init__.py": "when an app is finalized",

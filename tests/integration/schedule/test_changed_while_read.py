@@ -194,7 +194,7 @@ ONE = {
     *("get", "find", "cancel", "cancel_ids", "reschedule", "run_now", "schedule_many", "pause"),
     *("resume", "paused", "replay", "purge", "import_from", "import_dead", "stats", "context"),
     *("current_context", "add_context_provider", "close", "init_app", "of", "app", "store"),
-    *("has_store", "schedule", "runs", "transfer", "admin", "revocation"),
+    *("has_store", "schedule", "runs", "transfer", "admin", "revocation", "limits"),
 }
 
 

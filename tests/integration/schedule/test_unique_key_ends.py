@@ -187,8 +187,14 @@ OTHERS = {
 
 
 def test_each_script_that_releases_keys_is_here() -> None:
-    releases = re.compile(r"'(?:HDEL|UNLINK)',(?: DUPLICATE_IDS,)? UNIQUE\b")
-    found = {name for name in scripts.names() if releases.search(scripts.load(name).source)}
+    key = r"KEYS\[(\d+)\]"
+    releases = re.compile(rf"'(?:HDEL|UNLINK)', (?:{key}, )?{key}")
+    found = {
+        name
+        for name in scripts.names()
+        for *_, number in releases.findall(scripts.load(name).source)
+        if scripts.load(name).header.keys[int(number) - 1] == "unique"
+    }
     known = {script for way in WAYS.values() for script in way.scripts.split()}
 
     assert OTHERS.keys() <= found <= known | OTHERS.keys()
