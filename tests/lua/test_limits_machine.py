@@ -136,7 +136,7 @@ class Machine(LimitMachine):
         for queue in QUEUES:
             self.store.promote(queue)
         left = {key for key in map(bytes.decode, self.client.keys("*")) if not KEPT.search(key)}
-        assert not left
+        assert not left, left
 
     def make_all_due(self, queue: str) -> None:
         due = self.store.keys.queue(queue).due

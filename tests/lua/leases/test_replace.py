@@ -20,6 +20,7 @@ from tests.lua.bench import (
     bodies,
     counts,
     entry,
+    labelled,
 )
 
 #: One call of each script here, and a reply to it.
@@ -161,6 +162,17 @@ def test_a_quarantined_may_be_retried(store: Bench) -> None:
 
 
 # -- a lost lease
+
+
+def test_a_second_message_of_an_id_leaves_no_name_when_its_retry_goes_to_another_queue(
+    store: Bench,
+) -> None:
+    fields = store.lease(labelled("a"), labelled("a", message_id="second"))
+    for number, field in enumerate(fields):
+        what = labelled("a", message_id=f"retry{number}")
+        assert store.replace(what, field=field, to="other") == "scheduled"
+
+    assert store.client.hgetall("{q}:leased_index") == {}
 
 
 def test_what_was_given_to_others_meanwhile_is_theirs_to_retry(store: Bench) -> None:

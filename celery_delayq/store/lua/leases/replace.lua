@@ -76,7 +76,11 @@ if plan.what == 'superseded' and ARGV.when_due == 'keep' then
 end
 local its_id, its_message_id, _, its_unique, behind = read_label(ARGV.leased_head)
 if its_id then
+  -- DUPLICATE_IDS does not tell of the names in another queue.
+  local has_duplicates_here = duplicate_ids_there
+  duplicate_ids_there = duplicate_ids_there or KEYS.message_leased_index ~= LEASED_INDEX
   local _, its_due = untrack_message(KEYS.message_leased_index, its_id, its_message_id, its_unique)
+  duplicate_ids_there = has_duplicates_here
   if ARGV.when_due == 'keep' and its_due > 0 then
     due = math.min(due, its_due)
   end
