@@ -195,7 +195,7 @@ class DelayQ:
 
     @property
     def admin(self) -> Admin:
-        """Statistics of all queues. Other parts of administration are commands."""
+        """Statistics of all queues, and checks of what waits. Other parts are commands."""
         return Admin(self.session)
 
     @property
@@ -236,6 +236,7 @@ class DelayQ:
     archive_dead = delegate("transfer", Transfer.archive_dead)
     export_dead = delegate("transfer", Transfer.export_dead)
     import_dead = delegate("transfer", Transfer.import_dead)
+    compat = delegate("admin", Admin.compat)
     stats = delegate("admin", Admin.stats)
     context = delegate("_context", ContextValues.context)
     current_context = delegate("_context", ContextValues.current_context)

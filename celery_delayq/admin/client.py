@@ -5,17 +5,21 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import cast
 
+from celery_delayq.admin import compat
 from celery_delayq.admin.away import answering
 from celery_delayq.admin.rabbitmq.broker import gather as gather_rabbitmq
 from celery_delayq.admin.stats import Stats, gather
 from celery_delayq.store.session import Session
+from celery_delayq.utils.delegation import method_of
 
 
 class Admin:
-    """Statistics."""
+    """Statistics, and checks of what waits."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
+
+    compat = method_of("_session", compat.compat)
 
     def stats(self, *, partial: bool = False) -> Stats:
         """Return the number of tasks by state, queue and task name, and their memory.

@@ -244,6 +244,7 @@ class AsyncDelayQ:
     count_dead = in_thread(DelayQ.count_dead)
     replay_all = in_thread(DelayQ.replay_all)
     purge_all = in_thread(DelayQ.purge_all)
+    compat = in_thread(DelayQ.compat)
     stats = in_thread(DelayQ.stats)
     export_to = in_thread(DelayQ.export_to)
     import_from = in_thread(DelayQ.import_from)

@@ -152,7 +152,7 @@ def import_from(
     report = results.Imported(dry_run)
     with (
         results.transfer_errors(report, SCHEDULE.noun),
-        _reading(source, filter) as lines,
+        reading(source, filter) as lines,
     ):
         for rows in meant_rows(lines, report, filter):
             if rows:
@@ -217,7 +217,8 @@ def _writing(
     return jsonl.writing(target, SCHEDULE)
 
 
-def _reading(source: FileOrUrl, filter: Filter) -> AbstractContextManager[ParsedLines]:
+def reading(source: FileOrUrl, filter: Filter) -> AbstractContextManager[ParsedLines]:
+    """Open an export of the schedule. A database is read by the filter; a file as a whole."""
     if not is_url(source):
         return jsonl.reading(source, SCHEDULE)
     with results.sqlalchemy_needed():

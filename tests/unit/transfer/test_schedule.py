@@ -292,7 +292,7 @@ def test_a_device_is_written_to_and_stays_one() -> None:
     ],
 )
 def test_another_url_is_refused_without_its_password(url: str, reason: str) -> None:
-    for opened in (schedule._writing(url, Filter(), prune=False), schedule._reading(url, Filter())):
+    for opened in (schedule._writing(url, Filter(), prune=False), schedule.reading(url, Filter())):
         with pytest.raises(TransferError, match=reason) as caught:
             opened.__enter__()
         assert "hunter2" not in str(caught.value)
@@ -311,7 +311,7 @@ def test_without_its_driver_it_is_told_what_to_install(monkeypatch: pytest.Monke
     monkeypatch.setitem(sys.modules, "psycopg", None)
 
     with pytest.raises(TransferError, match=r'pip install "celery-delayq\[sql\]" "psycopg'):
-        schedule._reading("postgres://localhost/x", Filter()).__enter__()
+        schedule.reading("postgres://localhost/x", Filter()).__enter__()
 
 
 def test_a_file_cannot_be_pruned() -> None:

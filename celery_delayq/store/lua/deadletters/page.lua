@@ -9,7 +9,7 @@
 -- Returns  {'1' if there is more, for each dead letter the lengths of its id, the dead letter (-1
 --          if it is gone) and its time of death (ms), joined by spaces, all of these texts joined}
 -- Repeat   reads only
--- Roles    worker
+-- Roles    worker, exporter
 -- @include record
 -- @include byte_limit
 -- @include ranks

@@ -27,7 +27,7 @@
 --          spaces, all of these texts joined, the last due on the first page, else ''}; a space and
 --          the earlier due follow the score of a moved entry
 -- Repeat   reads only, and notes that a reading goes on
--- Roles    worker
+-- Roles    worker, exporter
 -- @include clock
 -- @include record
 -- @include byte_limit

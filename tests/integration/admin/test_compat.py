@@ -1,0 +1,236 @@
+"""``delayq.compat()``: every message that waits, wherever it waits, against the code of an app."""
+
+from __future__ import annotations
+
+import io
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import pytest
+from celery import Celery, chain
+from redis import Redis
+
+from celery_delayq import DelayQ, Limit
+from celery_delayq.admin import accounts
+from celery_delayq.admin import compat as module
+from celery_delayq.admin.compat import MAX_EXAMPLES, CompatReport, CompatRow
+from celery_delayq.errors import ConfigError, TransferError
+from celery_delayq.model.compat import Part
+from celery_delayq.model.compat.binding import Verdict
+from celery_delayq.testing.fixtures import RedisUnderTest
+from tests.integration.conftest import MakeApp
+from tests.support.dead_letters import message, stored
+
+#: Where ``waiting`` has one message of the task ``shop.old``, and one that binds.
+EVERYWHERE = {"scheduled": 4, "ready": 2, "dead": 2, "periodic": 2}
+
+
+def one(x: Any) -> None:
+    """Stand for a task with one argument."""
+
+
+def hides_signature(function: Any) -> Any:
+    """Decorate a function, and lose its signature."""
+
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    return wrapper
+
+
+@pytest.fixture
+def waiting(app: Celery, delayq: DelayQ) -> None:
+    """A message of a task that is gone, and one that binds, in every state."""
+    limit = Limit("slow", rate="1/h", key="{0}", fair=True)
+    delayq.store.task_limits.announce({"slow": limit.definition.text})
+    delayq.store.register("celery")
+    tasks = [app.task(name=name, shared=False)(one) for name in ("shop.held", "shop.old")]
+    for task, id in zip(tasks, ("fine", "old"), strict=True):
+        task.limit = limit
+        task.apply_async((1,), task_id=f"held-{id}")
+    app.tasks.pop("shop.old")
+    for name, id in (("tasks.add", "fine"), ("shop.old", "old")):
+        app.send_task(name, (1, 2), task_id=f"far-{id}", countdown=3600)
+        app.send_task(name, (1, 2), task_id=f"ready-{id}", queue="mail", priority=9)
+        dead = stored(1000, "it failed", message(f"dead-{id}", name))
+        delayq.store.dead_letters.restore("celery", [(f"dead-{id}", 1000, dead)])
+        delayq.periodic.add(f"each-{id}", 3600.0, name, ("a", "b"))
+
+
+def row_of(report: CompatReport, task: str) -> CompatRow:
+    (found,) = (row for row in report.rows if row.problem.task == task)
+    return found
+
+
+def test_every_state_is_looked_at(delayq: DelayQ, waiting: None) -> None:
+    report = delayq.compat()
+
+    assert report.looked == EVERYWHERE
+    assert (report.binds, report.fails, report.unknown) == (5, 5, 0)
+    row = row_of(report, "shop.old")
+    assert row.problem.verdict is Verdict.NOT_REGISTERED
+    assert row.places == {"scheduled": 2, "ready": 1, "dead": 1, "periodic": 1}
+    assert {*row.ids} == {"held-old", "far-old", "ready-old", "dead-old", "each-old"}
+    far, each = delayq.get("far-old"), delayq.periodic.get("each-old")
+    assert far is not None
+    assert each is not None
+    assert each.next is not None
+    shown = row.as_dict()
+    assert shown["last_due"] == max(far.due, each.next).isoformat(timespec="milliseconds")
+
+
+def test_only_one_queue_is_looked_at(delayq: DelayQ, waiting: None) -> None:
+    report = delayq.compat(queue="mail")
+
+    assert (report.looked, report.fails) == ({"ready": 2}, 1)
+
+
+def test_an_account_that_only_reads_may_check(
+    app: Celery, delayq: DelayQ, make_app: MakeApp, redis: Redis, delayq_redis: RedisUnderTest
+) -> None:
+    delayq.store.register("celery")
+    for number in range(250):
+        app.send_task("tasks.add", (number,), task_id=f"far-{number}", countdown=3600)
+    app.send_task("tasks.add", (1,))
+    dead = stored(1000, "it failed", message("dead", "tasks.add", 5))
+    delayq.store.dead_letters.restore("celery", [("dead", 1000, dead)])
+    delayq.periodic.add("each", 3600.0, "tasks.add", ())
+    rules = accounts.rules("exporter", ["celery"])
+    redis.execute_command("ACL", "SETUSER", "reader", "on", ">secret", *rules)
+    before = {name: redis.dump(name) for name in redis.scan_iter()}
+    try:
+        url = f"delayq+redis://reader:secret@127.0.0.1:{delayq_redis.port}/0"
+        report = DelayQ.of(make_app(broker=url)).compat()
+        refused = {entry["object"] for entry in redis.acl_log()}
+    finally:
+        redis.acl_deluser("reader")
+
+    assert {**report.looked} == {"scheduled": 250, "ready": 1, "dead": 1, "periodic": 1}
+    assert report.fails == 252
+    assert {name: redis.dump(name) for name in redis.scan_iter()} == before
+    assert refused <= {"zadd", "pexpire", "zrem", "unlink", "client|setinfo", "config|get"}
+
+
+def test_pages_follow_each_other(app: Celery, delayq: DelayQ) -> None:
+    queues = ["celery", "mail"]
+    for number in range(1300):
+        app.send_task(
+            "tasks.add", (number,), queue=queues[number % 2], countdown=60 if number % 3 else None
+        )
+    seen: list[int] = []
+
+    report = delayq.compat(progress=lambda report: seen.append(report.number))
+
+    assert (report.number, report.fails, seen) == (1300, 1300, [500, 1000])
+    assert [len(row.ids) for row in report.rows] == [MAX_EXAMPLES]
+
+
+def test_memory_does_not_grow_with_the_number_of_messages(delayq: DelayQ) -> None:
+    def peak() -> int:
+        tracemalloc.start()
+        report = delayq.compat()
+        most = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert report.fails == report.number
+        return most
+
+    def add(number: int) -> None:
+        items = [{"args": ("x" * 500,), "countdown": 3600} for _ in range(number)]
+        delayq.schedule_many(items, task="tasks.add")
+
+    add(1000)
+    peak()  # what is imported and remembered once
+    small = peak()
+    add(9000)
+
+    assert peak() < 1.5 * small
+
+
+def test_rows_are_bounded(app: Celery, delayq: DelayQ, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_ROWS", 3)
+    for number in range(10):
+        app.send_task(f"shop.gone-{number}", countdown=60)
+
+    report = delayq.compat()
+
+    assert sorted(row.count for row in report.rows) == [1, 1, 1, 7]
+    assert row_of(report, "…").problem.verdict is Verdict.NOT_REGISTERED
+
+
+def test_what_a_message_embeds_is_looked_at(app: Celery, delayq: DelayQ) -> None:
+    add = app.tasks["tasks.add"]
+    app.strict_typing = add.typing = False
+    chain(add.s(1, 2), add.s(), app.signature("shop.gone")).apply_async(countdown=60)
+
+    report = delayq.compat()
+
+    assert (report.number, report.fails) == (1, 1)
+    assert {(row.problem.task, row.problem.part) for row in report.rows} == {
+        ("tasks.add", Part.CHAIN),
+        ("shop.gone", Part.CHAIN),
+    }
+
+
+def test_a_message_counts_at_its_worst(app: Celery, delayq: DelayQ) -> None:
+    hidden = app.task(name="shop.hidden", shared=False)(hides_signature(one))
+    hidden.apply_async((1,), countdown=60)
+    hidden.apply_async((1,), link=app.signature("shop.gone"), countdown=60)
+
+    report = delayq.compat()
+
+    assert (report.binds, report.fails, report.unknown) == (0, 1, 1)
+    assert [(row.count, row.problem.verdict.level) for row in report.rows] == [
+        (1, "fails"),
+        (2, "unknown"),
+    ]
+
+
+def test_entries_that_nobody_can_read_fail(delayq: DelayQ, redis: Redis, app: Celery) -> None:
+    app.send_task("tasks.add", (1, 2), task_id="far", countdown=60)
+    keys = delayq.store.keys.queue("celery")
+    (name,) = redis.zrange(keys.due, 0, -1)
+    redis.hset(keys.entries, name, b"9 no record")
+    redis.lpush("celery", b"no message")
+    redis.hset(delayq.store.keys.periodic, "each", "no record")
+
+    report = delayq.compat()
+
+    assert (report.looked, report.fails) == ({"scheduled": 1, "ready": 1, "periodic": 1}, 3)
+    assert {row.problem.verdict for row in report.rows} == {Verdict.UNREADABLE}
+
+
+def test_an_export_is_looked_at_in_place_of_the_broker(
+    app: Celery, delayq: DelayQ, make_app: MakeApp, tmp_path: Path
+) -> None:
+    for number in range(3):
+        app.send_task("tasks.add", (1,), queue=f"q{number}", task_id=f"far-{number}", countdown=60)
+    path = str(tmp_path / "schedule.jsonl.gz")
+    delayq.export_to(path)
+    without_broker = DelayQ.of(make_app(broker="delayq+redis://127.0.0.1:1/0"))
+
+    report = without_broker.compat(path)
+    one = without_broker.compat(path, queue="q1")
+
+    assert (report.looked, report.fails, report.total) == ({"scheduled": 3}, 3, 3)
+    assert (one.rows[0].ids, one.number) == (["far-1"], 1)
+
+
+def test_lines_that_cannot_be_read_are_counted(delayq: DelayQ) -> None:
+    cut_off = b'{"format": "celery_delayq.schedule", "version": 1}\n{"queue": "q"}\n'
+    later = b'{"format": "celery_delayq.schedule", "version": 99}\n'
+
+    report = delayq.compat(io.BytesIO(cut_off))
+
+    assert [line for line, _ in report.refusals] == [2, 3]
+    with pytest.raises(TransferError, match="version 99"):
+        delayq.compat(io.BytesIO(later))
+    with pytest.raises(TransferError):
+        delayq.compat("/nowhere/schedule.jsonl")
+
+
+def test_a_module_that_cannot_be_imported_is_an_error(delayq: DelayQ, app: Celery) -> None:
+    app.conf.imports = ["shop.no_such_module"]
+
+    with pytest.raises(ConfigError, match="shop"):
+        delayq.compat()
