@@ -110,6 +110,7 @@ CALLS: dict[str, Case] = {
     "cancel_all": Case(all_done, (Filter(),), EVERYTHING),
     "cancel_canvas": Case(lambda bulk: bulk.done == 1, (), {"root_id": f"far{LAST}"}),
     "cancel_ids": Case(lambda found: all(map(is_done, found)), (sorted(IDS),)),
+    "compat": Case(lambda report: (report.binds, report.fails) == (2 * ALL, ALL)),
     "count": Case(lambda number: number == ALL),
     "count_dead": Case(lambda number: number == ALL),
     "dead_letter": Case(lambda found: found.queue == NAMES[-1], (f"dead{LAST}",)),
@@ -256,6 +257,7 @@ def test_calls_of_asyncio_that_change_nothing_and_a_few_that_do(
 COMMANDS: dict[str, tuple[str, int, str]] = {
     "cancel": (f"far{LAST}", 0, "cancelled"),
     "cancel-canvas": (f"--root far{LAST}", 0, "1"),
+    "compat": ("", 1, f"{2 * ALL} bind, {ALL} would fail"),
     "count": ("", 0, f"{ALL} entries"),
     "dead archive": ("sqlite:///@dead.db", 0, f"{ALL} dead letters"),
     "dead export": ("@x.jsonl", 0, f"{ALL} dead letters"),

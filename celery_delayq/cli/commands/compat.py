@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from celery_delayq.admin.compat import PLACES, CompatReport, CompatRow
-from celery_delayq.admin.reporting import WrongUse
+from celery_delayq.admin.reporting import Refused, WrongUse
 from celery_delayq.app import DelayQ
 from celery_delayq.cli import screen
 from celery_delayq.cli.command import command
@@ -78,6 +78,8 @@ def _looking(delayq: DelayQ) -> Iterator[None]:
     """Exit with 2 if the messages or the code cannot be looked at."""
     try:
         yield
+    except Refused as exc:
+        raise WrongUse(exc.message) from exc
     except (DelayQError, *BROKER_ERRORS) as exc:
         raise WrongUse(spelled(describe_error(exc, delayq.app))) from exc
 

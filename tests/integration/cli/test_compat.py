@@ -1,0 +1,107 @@
+"""``delayq compat``: what it prints, and how it ends."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from celery import Celery
+
+from celery_delayq import DelayQ
+from tests.integration.conftest import MakeApp
+from tests.support.cli import CommandLine, times_in
+from tests.support.dead_letters import message, stored
+
+
+@pytest.fixture
+def _gone(app: Celery, delayq: DelayQ) -> None:
+    """One message that binds, and seven of a task that is gone: six scheduled, one dead."""
+    app.send_task("shop.mail", (1,), countdown=60)
+    for number in range(6):
+        app.send_task("shop.gone", (number,), task_id=f"gone {number}", countdown=60 + number)
+    dead = stored(1000, "it failed", message("dead", "shop.gone"))
+    delayq.store.dead_letters.restore("celery", [("dead", 1000, dead)])
+
+
+def test_all_bind(cli: CommandLine, app: Celery) -> None:
+    app.send_task("shop.mail", (1,), countdown=60)
+
+    ran = cli("compat")
+
+    assert (ran.code, ran.out) == (
+        0,
+        "1 message looked at: 1 scheduled, 0 ready, 0 dead, 0 periodic\n"
+        "1 bind, 0 would fail, 0 cannot be told\n",
+    )
+
+
+@pytest.mark.usefixtures("_gone")
+def test_what_would_fail_is_shown_by_task_and_problem(cli: CommandLine) -> None:
+    ran = cli("compat")
+
+    assert ran.code == 1
+    words = " ".join(ran.out.split())
+    assert "shop.gone 7 the task is not registered 6 scheduled, 1 dead due " in words
+    assert "'gone 0'" in ran.out
+    assert "…" in ran.out
+    assert words.endswith("1 bind, 7 would fail, 0 cannot be told")
+    (row,) = cli("compat", "--json").json["problems"]
+    assert (row["count"], row["level"], len(row["ids"])) == (7, "fails", 5)
+    assert len(times_in(ran.out)) == 2
+    assert cli("compat", "--queue", "celery").code == 1
+
+
+@pytest.mark.usefixtures("_gone")
+def test_an_export_is_checked_in_place_of_the_broker(
+    cli: CommandLine, delayq: DelayQ, tmp_path: Path, make_app: MakeApp
+) -> None:
+    path = str(tmp_path / "schedule.jsonl")
+    delayq.export_to(path)
+    away = CommandLine(make_app(broker="delayq+redis://127.0.0.1:1/0"))
+
+    ran = away("compat", "--file", path, "--json")
+
+    assert (ran.code, ran.json["looked"]["scheduled"], ran.json["fails"]) == (1, 7, 7)
+    lines = Path(path).read_text().splitlines(keepends=True)
+    Path(path).write_text("".join(lines[:2]))  # the first one binds
+    cut_off = cli("compat", "--file", path)
+    assert (cut_off.code, "it was cut off" in cut_off.out) == (2, True)
+
+
+def test_what_cannot_be_told_is_counted(cli: CommandLine, app: Celery) -> None:
+    app.conf.accept_content = ["json", "pickle"]
+    app.send_task("shop.mail", (1,), serializer="pickle", countdown=60)
+
+    ran = cli("compat")
+
+    assert (ran.code, "0 would fail, 1 cannot be told" in ran.out) == (0, True)
+    assert "the content was not decoded (cannot be told)" in " ".join(ran.out.split())
+    assert cli("compat", "--strict").code == 1
+    assert cli("compat", "--strict", "--unpickle").code == 0
+
+
+@pytest.mark.parametrize("given", [(), ("--json",)])
+def test_it_exits_with_2_if_it_cannot_look(given: Any, make_app: MakeApp, tmp_path: Path) -> None:
+    away = CommandLine(make_app(broker="delayq+redis://127.0.0.1:1/0"))
+    missing = str(tmp_path / "nothing.jsonl")
+
+    assert away("compat", *given).code == 2
+    assert away("compat", "--file", missing, *given).code == 2
+    assert away("compat", "--file", "mysql://x/y", *given).code == 2
+
+
+def test_it_exits_with_2_if_a_module_cannot_be_imported(cli: CommandLine, app: Celery) -> None:
+    app.conf.imports = ["shop.no_such_module"]
+
+    ran = cli("compat")
+
+    assert (ran.code, ran.out) == (2, "")
+    assert "a module cannot be imported: ModuleNotFoundError" in ran.err
+
+
+def test_an_unknown_queue_is_refused(cli: CommandLine) -> None:
+    ran = cli("compat", "--queue", "mial")
+
+    assert ran.code == 2
+    assert "no queue mial" in ran.err
