@@ -8,6 +8,7 @@
 
 from celery_delayq import transport  # noqa: F401, makes kombu know the schemes of our URLs
 from celery_delayq.admin.stats import QueueStats, Stats
+from celery_delayq.admin.why.reasons import Reason, ReasonKind, Why
 from celery_delayq.app import DelayQ
 from celery_delayq.deadletters.client import DeadLetters
 from celery_delayq.limits.client import LaneStatus, LimitStatus, TaskLimits
@@ -53,6 +54,8 @@ __all__ = [
     "Periodic",
     "PeriodicTasks",
     "QueueStats",
+    "Reason",
+    "ReasonKind",
     "RetryPolicy",
     "Run",
     "Runs",
@@ -61,6 +64,7 @@ __all__ = [
     "Stats",
     "TaskLimits",
     "Transfer",
+    "Why",
 ]
 
 __version__ = "0.1.0.dev0"

@@ -195,7 +195,7 @@ class DelayQ:
 
     @property
     def admin(self) -> Admin:
-        """Statistics of all queues, and checks of what waits. Other parts are commands."""
+        """Statistics, checks of what waits, and why a task has not run. Others are commands."""
         return Admin(self.session)
 
     @property
@@ -238,6 +238,7 @@ class DelayQ:
     import_dead = delegate("transfer", Transfer.import_dead)
     compat = delegate("admin", Admin.compat)
     stats = delegate("admin", Admin.stats)
+    why = delegate("admin", Admin.why)
     context = delegate("_context", ContextValues.context)
     current_context = delegate("_context", ContextValues.current_context)
     add_context_provider = delegate("_context", ContextValues.add_context_provider)

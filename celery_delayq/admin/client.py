@@ -9,12 +9,14 @@ from celery_delayq.admin import compat
 from celery_delayq.admin.away import answering
 from celery_delayq.admin.rabbitmq.broker import gather as gather_rabbitmq
 from celery_delayq.admin.stats import Stats, gather
+from celery_delayq.admin.why.reading import why
+from celery_delayq.admin.why.reasons import Why
 from celery_delayq.store.session import Session
 from celery_delayq.utils.delegation import method_of
 
 
 class Admin:
-    """Statistics, and checks of what waits."""
+    """Statistics, checks of what waits, and why a task has not run."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -53,3 +55,28 @@ class Admin:
             return self._session.ask(lambda stores: gather(stores, consumed))
         answering_stores, away = answering(self._session.ask(lambda stores: stores))
         return replace(gather(answering_stores, consumed), away=away)
+
+    def why(self, id: str, *, queue: str | None = None, ask_workers: bool = True) -> Why:
+        """Return why a task has not run, or how it ended.
+
+        The answer is joined from what is stored. For a finished task these are the dead letters,
+        the revokes, and the last 10,000 runs of the history.
+
+        Parameters
+        ----------
+        id : str
+            The id of a task, or its ``AsyncResult``.
+        queue : str | None
+            The only queue to search; None for all queues.
+        ask_workers : bool
+            Whether to ask the workers, for one second, whether they consume the queue. They are
+            asked if nothing but a worker is missing, and no process has a message of the queue.
+
+        Raises
+        ------
+        InvalidFilter
+            *id* is neither the id of a task nor its ``AsyncResult``.
+        NotSupported
+            The broker is RabbitMQ, and the task is not a dead letter.
+        """
+        return why(self._session, id, queue, ask_workers=ask_workers)

@@ -246,6 +246,7 @@ class AsyncDelayQ:
     purge_all = in_thread(DelayQ.purge_all)
     compat = in_thread(DelayQ.compat)
     stats = in_thread(DelayQ.stats)
+    why = in_thread(DelayQ.why)
     export_to = in_thread(DelayQ.export_to)
     import_from = in_thread(DelayQ.import_from)
     archive_dead = in_thread(DelayQ.archive_dead)

@@ -158,7 +158,7 @@ class SelectedKind(ItemKind):
         screen.console(stderr=stderr).print(text)
         screen.note_unknown_queue(delayq, filter.queue, stderr=stderr)
 
-    def show_all(self, delayq: DelayQ, items: Sequence[Any], missing: str) -> bool:
+    def show_all(self, delayq: DelayQ, items: Sequence[Any], missing: str = "") -> bool:
         """Print all fields of items; return whether there are any items.
 
         Parameters

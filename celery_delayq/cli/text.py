@@ -7,10 +7,7 @@ import shlex
 from datetime import datetime, timezone
 
 from celery_delayq.model.envelope import entry_id, parse_iso
-from celery_delayq.utils.text import spelled
-
-#: Units of a duration in seconds, longest first.
-UNIT_SECONDS = {"w": 604_800, "d": 86_400, "h": 3600, "m": 60, "s": 1}
+from celery_delayq.utils.text import UNIT_SECONDS, span, spelled
 
 _NUMBER = r"[0-9]+(?:\.[0-9]+)?"
 _DURATION = re.compile(
@@ -35,20 +32,6 @@ def shown_id(id: str) -> str:
 def number_of(number: int, one: str, many: str) -> str:
     """Return ``1 entry``, ``1,204 entries``."""
     return f"{number:,} {one if number == 1 else many}"
-
-
-def span(seconds: float) -> str:
-    """Return a duration in its two largest units, such as ``2h 5m``."""
-    rest = round(abs(seconds))
-    parts = []
-    for unit, size in UNIT_SECONDS.items():
-        if unit == "w":
-            continue
-        number, rest = divmod(rest, size)
-        parts.append(f"{number:,}{unit}")
-    first = next((i for i, part in enumerate(parts) if part[0] != "0"), len(parts) - 1)
-    found = [part for part in parts[first : first + 2] if part[0] != "0"]
-    return " ".join(found) or "0s"
 
 
 def distance(seconds: float) -> str:

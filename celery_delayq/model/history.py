@@ -88,6 +88,11 @@ class RunRecord(NamedTuple):
         raise RecordError(f"unreadable run, it begins with {data[:60]!r}")
 
 
+def beginning_of(id: str) -> bytes:
+    """Return the first bytes of all records of the runs of a task."""
+    return f"1 {_field(id)} ".encode("utf-8", "backslashreplace")
+
+
 def _field(text: str) -> str:
     return text if _PLAIN_TEXT(text) else quote(text, errors="backslashreplace") or "%00"
 

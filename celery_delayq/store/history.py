@@ -34,6 +34,15 @@ class HistoryStore(StorePart):
         found = self._runner.client.xrange(self._keys.history, f"({after}", upto, limit)
         return [_entry(item) for item in cast("list[Any]", found)]
 
+    def read_back(self, before: str, limit: int) -> list[tuple[str, bytes]]:
+        """Return offset and bytes of the last *limit* runs before *before*, the newest first.
+
+        ``"+"`` as *before* stands for the end.
+        """
+        upto = before if before == "+" else f"({before}"
+        found = self._runner.client.xrevrange(self._keys.history, upto, "-", limit)
+        return [_entry(item) for item in cast("list[Any]", found)]
+
     def count(self) -> int:
         """Return the number of stored runs."""
         return cast(int, self._runner.client.xlen(self._keys.history))

@@ -35,6 +35,7 @@ from celery_delayq.store.scripting.replies import (
 )
 from celery_delayq.store.scripting.runner import Part, ScriptRunner
 from celery_delayq.store.task_limits import LimitStore
+from celery_delayq.store.waits import WaitStore
 
 logger = logging.getLogger(__name__)
 
@@ -61,6 +62,7 @@ class Store(ScriptRunner):
     control = Part(ControlStore)
     dead_letters = Part(DeadLetterStore)
     history = Part(HistoryStore)
+    waits = Part(WaitStore)
     periodic = Part(PeriodicStore)
     scan = Part(ScanStore)
     gauges = Part(GaugeStore)

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from celery_delayq.errors import BrokerUnavailable, NotSupported
 from celery_delayq.model.canvas import Canvas
 from celery_delayq.model.cluster_tags import tag_of
-from celery_delayq.model.history import place_of
+from celery_delayq.model.history import beginning_of, place_of
 from celery_delayq.model.lookup import Location, PausedNames
 from celery_delayq.store.history import HistoryStore
 from celery_delayq.store.scan import answered
@@ -19,6 +19,9 @@ from celery_delayq.store.scripting.calls import Steps
 from celery_delayq.store.scripting.runner import MAX_PIPELINED_QUEUES
 
 T = TypeVar("T")
+
+#: Runs that a search of the history reads at once.
+SEARCH_PAGE_RUNS = 1000
 
 
 class Stores:
@@ -289,6 +292,23 @@ class Stores:
         while limit <= end < len(found) and found[end][0] == found[end - 1][0]:
             end += 1
         return found[:end]
+
+    def runs_of(self, id: str, most: int) -> tuple[list[tuple[str, bytes]], int]:
+        """Search the newest runs of all histories, up to about *most*, for those of a task.
+
+        Returns
+        -------
+        (runs, number)
+            Offset and bytes of its runs, the newest first, and the number of runs that were read.
+        """
+        beginning, found, number = beginning_of(id), list[tuple[str, bytes]](), 0
+        for each in self.histories.values():
+            before, left = "+", most
+            while left > 0 and (page := each.read_back(before, min(left, SEARCH_PAGE_RUNS))):
+                found += [run for run in page if run[1].startswith(beginning)]
+                before, left, number = page[-1][0], left - len(page), number + len(page)
+        found.sort(key=lambda run: place_of(run[0]), reverse=True)
+        return found, number
 
     def disconnect(self, *, inuse: bool = True) -> None:
         """Close the idle connections and, with *inuse*, the connections in use."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 from celery_delayq.model.limits import Definition
 from celery_delayq.model.lookup import to_bytes, to_text
@@ -167,12 +167,17 @@ class LimitStore(StorePart):
             found += [score is not None for score in scores]
         return found
 
-    def ahead(self, queue: str, lane: str, step: int, due_ms: int, name: str) -> int:
-        """Return the number of held entries of a queue that are before an entry in its lane."""
+    def ahead_command(self, queue: str, lane: str, step: int, due_ms: int, name: str) -> Command:
+        """Return the command that counts the held entries of a queue that are before an entry in
+        its lane.
+        """
         member = f"{lane}\0{step:03d}\0{due_ms:015d}\0{name}"
         key = self._keys.queue(queue).held
-        command = Command.of("ZLEXCOUNT", key, to_bytes(f"[{lane}\0"), to_bytes(f"({member}"))
-        [found] = answered(self._runner.run_all([command]))
+        return Command.of("ZLEXCOUNT", key, to_bytes(f"[{lane}\0"), to_bytes(f"({member}"))
+
+    def ahead(self, *entry: Any) -> int:
+        """Return the number of :meth:`ahead_command`."""
+        [found] = answered(self._runner.run_all([self.ahead_command(*entry)]))
         return cast(int, found)
 
     def lanes(self, queue: str) -> Iterator[dict[str, float]]:

@@ -1,4 +1,4 @@
-"""Checks and encodes texts, and makes those of other programs safe to print. No I/O."""
+"""Checks and encodes texts, makes those of other programs safe to print, and spells durations."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ UTF8_TEXT = "a text that UTF-8 can hold, without lone surrogates"
 
 #: Texts that :func:`percent` leaves as they are.
 _PLAIN_TEXT = re.compile(r"[\w.~/-]*", re.ASCII).fullmatch
+
+#: Units of a duration in seconds, longest first.
+UNIT_SECONDS = {"w": 604_800, "d": 86_400, "h": 3600, "m": 60, "s": 1}
 
 _SHORT_ESCAPES = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
 
@@ -43,6 +46,20 @@ def _code(one: str) -> str:
     if number < 0x80:
         return _SHORT_ESCAPES.get(one, f"\\x{number:02x}")
     return f"\\u{number:04x}" if number <= 0xFFFF else f"\\U{number:08x}"
+
+
+def span(seconds: float) -> str:
+    """Return a duration in its two largest units, such as ``2h 5m``."""
+    rest = round(abs(seconds))
+    parts = []
+    for unit, size in UNIT_SECONDS.items():
+        if unit == "w":
+            continue
+        number, rest = divmod(rest, size)
+        parts.append(f"{number:,}{unit}")
+    first = next((i for i, part in enumerate(parts) if part[0] != "0"), len(parts) - 1)
+    found = [part for part in parts[first : first + 2] if part[0] != "0"]
+    return " ".join(found) or "0s"
 
 
 def described(what: Any) -> str:

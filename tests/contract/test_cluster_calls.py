@@ -138,6 +138,7 @@ CALLS: dict[str, Case] = {
     "schedule_many": Case(
         lambda told: told.counts == {"scheduled": ALL}, (ITEMS,), {"task": "shop.mail"}
     ),
+    "why": Case(lambda found: found.queue == NAMES[-1], (f"far{LAST}",)),
     "stats": Case(lambda told: (told.scheduled, told.dead) == (ALL, ALL)),
 }
 
@@ -183,7 +184,8 @@ def public(kind: type) -> set[str]:
 def test_the_tables_are_complete() -> None:
     assert public(DelayQ) | public(AsyncDelayQ) == {*CALLS} | QUIET | OWN
     assert public(PeriodicTasks) | public(AsyncPeriodicTasks) == {*PERIODIC}
-    assert public(TaskLimits) | public(AsyncTaskLimits) == {*LIMITS}
+    # `get` of the command line calls `ahead`.
+    assert public(TaskLimits) | public(AsyncTaskLimits) == {*LIMITS, "ahead"}
 
 
 TABLES = {"": CALLS, "periodic": PERIODIC, "limits": LIMITS}
@@ -226,7 +228,8 @@ def test_calls_of_asyncio_that_change_nothing_and_a_few_that_do(
             reading = [
                 *("count", "count_dead", "dead_letter", "dead_letters", "entries", "export_dead"),
                 *("export_to", "find", "get", "history", "import_dead", "import_from", "list"),
-                *("pause", "resume", "paused", "reschedule", "replay", "purge", "cancel_ids"),
+                *("why", "pause", "resume", "paused"),
+                *("reschedule", "replay", "purge", "cancel_ids"),
                 *("schedule_many", "purge_all", "archive_dead", "cancel_all", "cancel_canvas"),
                 *("replay_all", "reschedule_all", "run_all_now", "run_now", "stats", "cancel"),
             ]
@@ -295,6 +298,7 @@ COMMANDS: dict[str, tuple[str, int, str]] = {
     "run-now": ("--task shop.mail --yes", 0, f"{ALL} entries"),
     "stats": ("", 0, NAMES[-1]),
     "topology": ("", 1, "RabbitMQ"),
+    "why": (f"far{LAST}", 0, NAMES[-1]),
 }
 
 

@@ -21,7 +21,7 @@ from celery_delayq.cli.options import (
     root_option,
     with_selection,
 )
-from celery_delayq.cli.text import span
+from celery_delayq.utils.text import span
 
 
 def _cancelling(delayq: DelayQ) -> Action:

@@ -49,8 +49,8 @@ def get(delayq: DelayQ, id: str, queue: str | None) -> bool:
     """Show where a task waits, or which worker has it.
 
     The due time can be pasted as --if-eta. A task that was routed to two queues is shown twice.
-    Of a held task it shows the limit and how many tasks are ahead of it in its queue. Exits with 1
-    when it has finished or never was.
+    Of a held task it shows the limit and how many tasks are ahead of it in its queue. When it has
+    finished or never was, it exits with 1 and says what is known, as `why` does.
 
     \b
     Examples:
@@ -58,17 +58,25 @@ def get(delayq: DelayQ, id: str, queue: str | None) -> bool:
       celery -A shop delayq get mail-7 --json | jq -r '.entries[0].due'
     """
     found = sorted(delayq.find(id, queue=queue), key=lambda each: each.due)
-    where = "" if queue is None else f" in queue {spelled(queue)}"
-    missing = (
-        f"Nothing with the id {shown_id(id)} waits or runs{where}: it has finished, has no ETA "
-        "or never was."
-    )
+    if not found:
+        return _tell_why_missing(delayq, id, queue)
     kind = replace(
         ENTRIES,
         fields=lambda each: _fields(*each),
         values=lambda each: each[0].as_dict() | ({} if each[1] is None else {"ahead": each[1]}),
     )
-    return kind.show_all(delayq, [(each, delayq.limits.ahead(each)) for each in found], missing)
+    return kind.show_all(delayq, [(each, delayq.limits.ahead(each)) for each in found])
+
+
+def _tell_why_missing(delayq: DelayQ, id: str, queue: str | None) -> bool:
+    """Say why no entry has an id, as ``why`` does; return False."""
+    answer = delayq.why(id, queue=queue, ask_workers=False)
+    if screen.is_json():
+        screen.print_json({ENTRIES.key: [], "why": answer.as_dict()})
+    where = "" if queue is None else f" in queue {spelled(queue)}"
+    reasons = " ".join(reason.sentence(stamp) for reason in answer.reasons)
+    click.echo(f"Nothing with the id {shown_id(id)} waits or runs{where}. {reasons}", err=True)
+    return False
 
 
 @command("list")

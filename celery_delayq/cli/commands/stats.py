@@ -16,8 +16,8 @@ from celery_delayq.app import DelayQ
 from celery_delayq.cli import screen
 from celery_delayq.cli.command import command
 from celery_delayq.cli.options import json_option
-from celery_delayq.cli.text import number_of, span
-from celery_delayq.utils.text import spelled
+from celery_delayq.cli.text import number_of
+from celery_delayq.utils.text import span, spelled
 
 _COUNT_COLUMNS = ("scheduled", "overdue", "paused", "ready", "leased", "dead")
 

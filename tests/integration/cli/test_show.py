@@ -87,9 +87,19 @@ def test_what_nobody_knows_is_no_success(cli: CommandLine) -> None:
 
     assert (shown.code, shown.out) == (1, "")
     assert "id twelve" in shown.err
-    assert (told.code, told.json) == (1, {"entries": []})
+    assert (told.code, told.json["entries"]) == (1, [])
+    assert told.json["why"]["state"] == "unknown"
     assert elsewhere.code == 1
     assert "in queue bills" in elsewhere.err
+
+
+@pytest.mark.usefixtures("four_dead_letters")
+def test_what_is_dead_is_said_to_be(cli: CommandLine) -> None:
+    shown = cli("get", "ten")
+
+    assert (shown.code, shown.out) == (1, "")
+    assert "waits or runs. It is dead since " in shown.err
+    assert "failed after 3 retries: Declined" in shown.err
 
 
 def test_a_task_in_two_queues_is_shown_twice(app: Celery, cli: CommandLine) -> None:

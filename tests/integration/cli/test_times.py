@@ -44,6 +44,7 @@ SHOWING = {
     "paused": [],
     "dead list": [],
     "dead show": ["dead"],
+    "why": ["before"],
     "periodic list": [],
     "periodic show": ["launch"],
     "periodic next": ["launch"],

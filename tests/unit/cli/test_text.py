@@ -12,16 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from celery_delayq.cli.text import (
-    UNIT_SECONDS,
     distance,
     number_of,
     quoted,
     read_stamp,
     seconds_of,
-    span,
     stamp,
 )
-from celery_delayq.utils.text import spelled
+from celery_delayq.utils.text import UNIT_SECONDS, span, spelled
 from tests.support.cli import clock_of
 
 

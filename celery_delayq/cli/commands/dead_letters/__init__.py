@@ -25,10 +25,10 @@ from celery_delayq.cli.commands.dead_letters.dead_letter_options import (
 from celery_delayq.cli.commands.dead_letters.tables import DEAD_LETTERS, print_archived
 from celery_delayq.cli.commands.transfer import print_imported, progress_of_report
 from celery_delayq.cli.items import Bar, SelectedKind
-from celery_delayq.cli.text import shown_id, span
+from celery_delayq.cli.text import shown_id
 from celery_delayq.model.dead_letter import DeadFilter, DeadLetter
 from celery_delayq.model.scheduled import Outcome
-from celery_delayq.utils.text import spelled
+from celery_delayq.utils.text import span, spelled
 
 #: Number of dead letters that are shown by default.
 DEFAULT_LIMIT = 100

@@ -15,9 +15,9 @@ import pytest
 from kombu import Queue
 from kombu.exceptions import OperationalError
 
-from celery_delayq import DelayQ
+from celery_delayq import DelayQ, ReasonKind
 from celery_delayq.embedded.rabbitmq import EmbeddedRabbitMQ
-from celery_delayq.errors import NoQueue
+from celery_delayq.errors import NoQueue, NotSupported
 from celery_delayq.model.dead_letter import DeadFilter
 from celery_delayq.model.envelope import Due
 from celery_delayq.model.scheduled import Outcome
@@ -284,3 +284,17 @@ def test_a_worker_pauses_after_errors_that_the_next_message_with_an_eta_would_me
     assert not channel._put_off(message, queue, Due(int(time.time() * 1000) + 60_000))
 
     assert (channel._put_off_again_at > time.monotonic()) == pauses
+
+
+def test_why_knows_dead_letters_only(scene: Scene, store: Any) -> None:
+    _add(store, "a")
+    delayq = DelayQ.of(scene.app)
+
+    answer = delayq.why("a")
+
+    assert (answer.state, answer.queue) == ("dead", "orders")
+    assert [each.kind for each in answer.reasons] == [ReasonKind.DEAD]
+    assert answer.reasons[0].values["reason"] == "why"
+    with pytest.raises(NotSupported):
+        delayq.why("b")
+    delayq.close()

@@ -1,0 +1,1 @@
+"""Why a task has not run, or how it ended."""

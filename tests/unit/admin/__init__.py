@@ -1,0 +1,1 @@
+"""Tests of :mod:`celery_delayq.admin` without a server."""
