@@ -24,6 +24,7 @@ FSCK = large_row("fsck", "fsck", "s", None)
 COUNT = large_row("count", "count by task and time, p99", "ms", at_most(10, "ms"), 2)
 HEALTH = large_row("health", "health --ready", "ms", None)
 EXPORT = large_row("export", "export to a file", "s", None)
+COMPAT = large_row("compat", "compat: could this code run all entries?", "s", None)
 PURGE = large_row("purge", "purge of the queue", "s", None, 2)
 IMPORT = large_row("import", "import from a file", "s", None)
 RESTART = large_row("restart", "restart of Redis with appendonly", "s", None, 2)
@@ -54,6 +55,17 @@ def fsck(filled: Filled) -> float:
 def export(filled: Filled) -> float:
     """Return the time of an export, in seconds."""
     return seconds_of(lambda: filled.delayq.export_to(_file(filled)))
+
+
+def compat(filled: Filled) -> float:
+    """Return the time of a check whether the code could run all entries, in seconds."""
+
+    def check() -> None:
+        report = filled.delayq.compat()
+        if report.binds < filled.number:
+            raise BenchError(f"{report.binds:,} of {filled.number:,} entries bind")
+
+    return seconds_of(check)
 
 
 def purge(filled: Filled) -> float:
@@ -116,12 +128,15 @@ def restarted(bench: Bench) -> float:
 
 
 #: In this order: the purge removes all entries, and the import restores them.
-PASSING = {COUNT: count, HEALTH: health, EXPORT: export, PURGE: purge, IMPORT: import_from}
+PASSING = {
+    **{COUNT: count, HEALTH: health, EXPORT: export, COMPAT: compat},
+    **{PURGE: purge, IMPORT: import_from},
+}
 
 
 @measurement("large-file", order=91)
 def large_file(bench: Bench) -> Iterator[Figure]:
-    """Count, health, export, purge and import beside few entries and beside millions."""
+    """Count, health, export, compat, purge and import beside few entries and beside millions."""
     with sizes(bench) as filled:
         for few, many in filled:
             comparison = Comparison(bench, few, many)
