@@ -335,7 +335,7 @@ def _periodic(session: Session, checker: MessageChecker, queue: str | None) -> I
         yield _Waiting("periodic", unreadable.name, None, [problem])
     for each in periodic.list():
         its = each.definition
-        if each.status != "ended" and queue in (None, queue_of(session.app, its)):
+        if each.status != "ended" and (queue is None or queue_of(session.app, its) == queue):
             names = ("task", "args", "kwargs", "options")
             problems = checker.signature_problems({name: getattr(its, name) for name in names})
             yield _Waiting("periodic", each.name, each.state.next_tick, problems)

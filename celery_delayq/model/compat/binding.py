@@ -100,7 +100,10 @@ class TaskBinding:
             self._validate = _validation_alone(functions[models])
             functions = functions[: models + 1]
         self._hides = models is None and _may_hide_another(functions[-1])
-        self._layers = [*self._layers_of(functions)]
+        try:
+            self._layers = [*self._layers_of(functions)]
+        except (TypeError, ValueError):  # functions that are not written in Python may have none
+            self._layers, self._hides = [], True
         self._by_shape: dict[Any, Bound] = {}
 
     def _layers_of(self, functions: Sequence[Any]) -> Iterator[_Layer]:

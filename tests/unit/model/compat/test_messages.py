@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import itertools
 import pickle
 from collections.abc import Callable
@@ -209,6 +210,29 @@ def test_what_a_decorator_may_add_cannot_be_told(app: Celery) -> None:
     assert added.bind((1,), {}).verdict is Verdict.HIDDEN_SIGNATURE
     assert added.bind((1,), {"c": 1}).verdict is Verdict.ARGUMENTS
     assert {hidden.bind(args, {}).verdict for args in ARGS} == {Verdict.HIDDEN_SIGNATURE}
+
+
+def test_a_function_without_a_signature_cannot_be_told(app: Celery) -> None:
+    class Compiled(Task):
+        name = "checked.compiled"
+
+        def run(self, a: Any) -> None:
+            reached.append(f"compiled {a}")
+
+    Compiled.run.__signature__ = "none"  # type: ignore[attr-defined]
+
+    found = TaskBinding(app.register_task(Compiled())).bind((1,), {})
+
+    assert found.verdict is Verdict.HIDDEN_SIGNATURE
+
+
+def test_the_signature_that_a_decorator_declares_counts(app: Celery) -> None:
+    def declared(*args: Any, **kwargs: Any) -> None:
+        one(*args, **kwargs)
+
+    declared.__signature__ = inspect.signature(one)  # type: ignore[attr-defined]
+
+    assert {"binds", "fails"} == {*check_against_calls(app.task(shared=False, name="d")(declared))}
 
 
 def test_remembered_shapes_are_bounded(app: Celery) -> None:
