@@ -21,6 +21,7 @@ _SHARED_MODULES = {
     "dead": "dead_letters",
     "export": "transfer",
     "get": "show",
+    "history": "history",
     "import": "transfer",
     "list": "show",
     "pause": "pause",
@@ -28,6 +29,7 @@ _SHARED_MODULES = {
     "reschedule": "change",
     "resume": "pause",
     "run-now": "change",
+    "timeline": "history",
 }
 
 _FOLDER = Path(__file__).with_name("commands")

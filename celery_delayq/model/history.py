@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -183,6 +183,14 @@ class Run:
             for ms in (record.due, record.promoted, record.started)
         )
         return cls(offset, *record[:4], due, promoted, started, moment(record.ended), *record[8:])
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the attributes as JSON types."""
+        return {each.name: _as_json(getattr(self, each.name)) for each in fields(self)}
+
+
+def _as_json(value: Any) -> Any:
+    return value.isoformat() if isinstance(value, datetime) else value
 
 
 def read_runs(entries: Iterable[tuple[str, bytes]]) -> Iterator[Run]:

@@ -41,6 +41,27 @@ class Runs:
         check_range(after, count)
         return self._runs(after, self._ask(Stores.last_run), count)
 
+    def newest(self, count: int, *, id: str | None = None) -> list[Run]:
+        """Return the newest runs, or the newest runs of one task, in the order of their ends.
+
+        Parameters
+        ----------
+        count : int
+            Most runs to return.
+        id : str | None
+            The id of a task. The runs of all tasks are read, until *count* of its runs are found.
+
+        Raises
+        ------
+        InvalidFilter
+            *count* is no number.
+        """
+        check_range(START_OFFSET, count)
+        if not count:
+            return []
+        found, _ = self._ask(lambda stores: stores.newest_runs(count, id))
+        return [*read_runs(reversed(found))]
+
     def _runs(self, after: str, upto: str | None, count: int | None) -> Iterator[Run]:
         while upto is not None and count != 0:
             limit = PAGE_RUNS if count is None else min(PAGE_RUNS, count)

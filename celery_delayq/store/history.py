@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, cast
 
 from celery_delayq.store.scripting.runner import StorePart
@@ -34,14 +34,14 @@ class HistoryStore(StorePart):
         found = self._runner.client.xrange(self._keys.history, f"({after}", upto, limit)
         return [_entry(item) for item in cast("list[Any]", found)]
 
-    def read_back(self, before: str, limit: int) -> list[tuple[str, bytes]]:
-        """Return offset and bytes of the last *limit* runs before *before*, the newest first.
-
-        ``"+"`` as *before* stands for the end.
-        """
-        upto = before if before == "+" else f"({before}"
-        found = self._runner.client.xrevrange(self._keys.history, upto, "-", limit)
-        return [_entry(item) for item in cast("list[Any]", found)]
+    def backwards(self, page: int) -> Iterator[tuple[str, bytes]]:
+        """Yield offset and bytes of all runs, the newest first; *page* runs are read at once."""
+        upto = "+"
+        while found := cast(
+            "list[Any]", self._runner.client.xrevrange(self._keys.history, upto, "-", page)
+        ):
+            yield from map(_entry, found)
+            upto = f"({_offset(found[-1:])}"
 
     def count(self) -> int:
         """Return the number of stored runs."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from itertools import chain
+from itertools import chain, islice
 from typing import Any, TypeVar
 
 from celery_delayq.errors import BrokerUnavailable, NotSupported
@@ -293,21 +294,31 @@ class Stores:
             end += 1
         return found[:end]
 
-    def runs_of(self, id: str, most: int) -> tuple[list[tuple[str, bytes]], int]:
-        """Search the newest runs of all histories, up to about *most*, for those of a task.
+    def newest_runs(
+        self, count: int, id: str | None = None, most: int | None = None
+    ) -> tuple[list[tuple[str, bytes]], int]:
+        """Return the newest *count* runs of all histories, or of one task.
+
+        Parameters
+        ----------
+        most : int | None
+            Most runs to read; None for all.
 
         Returns
         -------
         (runs, number)
-            Offset and bytes of its runs, the newest first, and the number of runs that were read.
+            Offset and bytes of each run, the newest first, and the number of runs that were read.
         """
-        beginning, found, number = beginning_of(id), list[tuple[str, bytes]](), 0
-        for each in self.histories.values():
-            before, left = "+", most
-            while left > 0 and (page := each.read_back(before, min(left, SEARCH_PAGE_RUNS))):
-                found += [run for run in page if run[1].startswith(beginning)]
-                before, left, number = page[-1][0], left - len(page), number + len(page)
-        found.sort(key=lambda run: place_of(run[0]), reverse=True)
+        page = min(SEARCH_PAGE_RUNS, count) if id is None else SEARCH_PAGE_RUNS
+        every = (each.backwards(page) for each in self.histories.values())
+        merged = heapq.merge(*every, key=lambda run: place_of(run[0]), reverse=True)
+        beginning, found, number = b"" if id is None else beginning_of(id), [], 0
+        for run in islice(merged, most):
+            number += 1
+            if run[1].startswith(beginning):
+                found.append(run)
+                if len(found) == count:
+                    break
         return found, number
 
     def disconnect(self, *, inuse: bool = True) -> None:

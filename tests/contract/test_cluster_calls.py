@@ -274,6 +274,7 @@ COMMANDS: dict[str, tuple[str, int, str]] = {
     "fsck": ("", 0, ""),
     "get": (f"far{LAST}", 0, NAMES[-1]),
     "health": ("--ready", 0, ""),
+    "history": ("", 0, f"{ALL} runs"),
     "import": ("@entries.jsonl", 0, f"{ALL}"),
     "limits lanes": ("one", 0, ""),
     "limits list": ("", 0, "one"),
@@ -297,6 +298,7 @@ COMMANDS: dict[str, tuple[str, int, str]] = {
     "resume": (f"--queue {NAMES[3]}", 0, ""),
     "run-now": ("--task shop.mail --yes", 0, f"{ALL} entries"),
     "stats": ("", 0, NAMES[-1]),
+    "timeline": (f"run{LAST}", 0, "SUCCESS"),
     "topology": ("", 1, "RabbitMQ"),
     "why": (f"far{LAST}", 0, NAMES[-1]),
 }

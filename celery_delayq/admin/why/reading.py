@@ -99,7 +99,7 @@ def _read_gone(stores: Stores, id: str, layouts: Mapping[str, Layout]) -> GoneFa
     facts = GoneFacts(id, dead_letters, cancelled, revoked_ms)
     if dead_letters or cancelled:
         return facts
-    runs, searched = stores.runs_of(id, SEARCHED_RUNS)
+    runs, searched = stores.newest_runs(1, id, SEARCHED_RUNS)
     return facts._replace(runs=[*read_runs(runs)], searched=searched)
 
 

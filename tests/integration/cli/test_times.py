@@ -19,6 +19,7 @@ from celery_delayq.cli.text import read_stamp, stamp
 from celery_delayq.periodic.definition import API_SOURCE
 from tests.support import dead_letters
 from tests.support.cli import TIME, CommandLine, Ran, clock_of, leaves, times_in
+from tests.support.runs import finished
 
 UTC = timezone.utc
 
@@ -45,6 +46,8 @@ SHOWING = {
     "dead list": [],
     "dead show": ["dead"],
     "why": ["before"],
+    "timeline": ["before"],
+    "history": [],
     "periodic list": [],
     "periodic show": ["launch"],
     "periodic next": ["launch"],
@@ -85,6 +88,7 @@ def filled(app: Celery, delayq: DelayQ) -> None:
     delayq.store.client.zadd("{celery}:held", {f"sun:ada\0{0:03d}\0{1:015d}\0id": 0})
     delayq.store.client.zadd("{celery}:lanes", {"sun:ada": round(ONE.timestamp() * 1_000_000)})
     delayq.store.register("celery")
+    delayq.store.history.add("me", 1, 100, [finished("one", round(ONE.timestamp() * 1000))])
     delayq.pause(queue="mail")
 
 
