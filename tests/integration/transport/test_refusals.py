@@ -49,7 +49,7 @@ ELSEWHERE = {
     "dispatch/planned_looks": "each 10 s on duty: test_audit.py",
     "dispatch/resign": "when a dispatcher stops: errors are ignored",
     "dispatch/defer_queue": "after an error of a promotion",
-    "limits/try_lanes": "at the start of a worker whose limits have changed: tests/lua/test_doors.py",
+    "limits/try_lanes": "at the start of a worker whose limits have changed",
     "leases/acquire+limits": "tasks with limits: tests/acceptance/test_faults_limits.py",
     "leases/ack+limits": "tasks with limits: tests/acceptance/test_faults_limits.py",
     "periodic/fire+limits": "ticks of tasks with limits, as periodic/fire",
