@@ -47,6 +47,8 @@ ELSEWHERE = {
     "scan/hash_values": "entries of code: test_faults.py of periodic entries",
     "HMGET": "once, when periodic entries of code are read: test_faults.py of periodic entries",
     "dispatch/planned_looks": "each 10 s on duty: test_audit.py",
+    "ZSCAN": "each 10 s on duty: test_audit.py",
+    "repair/permits": "permits that older code has left: test_audit.py",
     "dispatch/resign": "when a dispatcher stops: errors are ignored",
     "dispatch/defer_queue": "after an error of a promotion",
     "limits/try_lanes": "at the start of a worker whose limits have changed",
