@@ -22,7 +22,7 @@ TESTS = Path(__file__).parent
 ALL = ("acceptance", "integration", "lua", "contract", "unit")
 #: How many tests run side by side, on each core: most of the full tier's tests wait half of their
 #: time, for a lease to end or a task to be due.
-PER_CORE = {"short": 3, "full": 4, "nightly": 2, "all": 2}
+PER_CORE = {"short": 3, "full": 3, "nightly": 2, "all": 2}
 MOST = 8
 EACH_SERVER = "each_server"
 #: Tiers, and which marks their tests have: on the first server, and on each other one.
