@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
+from types import MappingProxyType
 
 from celery_delayq.dispatch.ready_looks import Registry
 from celery_delayq.store.keys import Layout
@@ -40,10 +41,17 @@ class Audit:
         The queues to look at.
     consumed : Callable[[], Iterable[str]]
         Returns the queues that this process consumes, which it registers again.
+    limits : Mapping[str, str]
+        The definitions of the limits of this process' code, which it stores again if they are gone.
     """
 
-    def __init__(self, registry: Registry, consumed: Callable[[], Iterable[str]]) -> None:
-        self._registry, self._consumed = registry, consumed
+    def __init__(
+        self,
+        registry: Registry,
+        consumed: Callable[[], Iterable[str]],
+        limits: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        self._registry, self._consumed, self._limits = registry, consumed, limits
         self._remaining: Iterator[tuple[str, Layout]] | None = None
         self._audited = time.monotonic()
         self._registered = time.monotonic()
@@ -52,12 +60,15 @@ class Audit:
         self._permits = 0
 
     def note_look(self, store: Store, look: Look, *, on_duty: bool) -> None:
-        """Register own queues if the registry has shrunk; on duty, audit index and permits."""
+        """Register own queues and limits if the registry has shrunk; on duty, audit index and
+        permits.
+        """
         now, size = time.monotonic(), look.queues or 0
         if size < self._size or now - self._registered >= REGISTER_SECONDS:
             self._registered = now
             store.repair_types()
             store.register_again([*self._consumed()])
+            store.task_limits.announce(self._limits, only_missing=True)
         self._size = size
         if on_duty and (self._remaining or now - self._audited >= AUDIT_SECONDS):
             self._go_on(store, look)

@@ -11,9 +11,10 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from celery_delayq.dispatch import start_gate
@@ -98,6 +99,8 @@ class Dispatcher(threading.Thread):
         Seconds between two promotions of a steady stream; each moves several entries.
     consumed : Callable[[], Iterable[str]]
         Returns the queues that this process consumes.
+    limits : Mapping[str, str]
+        The definitions of the limits of this process' code.
     loop : PromotionLoop | None
         Promotes for several dispatchers of this process; None: this thread promotes.
     """
@@ -111,6 +114,7 @@ class Dispatcher(threading.Thread):
         gather: float = MIN_GATHER_SECONDS,
         loop: PromotionLoop | None = None,
         consumed: Callable[[], Iterable[str]] = tuple,
+        limits: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         super().__init__(name="delayq-dispatcher", daemon=True)
         self.tally = Tally()
@@ -130,7 +134,7 @@ class Dispatcher(threading.Thread):
         self._registry = Registry(settings.registry_refresh)
         #: The ready lists, and whether the fleet looks at them.
         self.ready_looks = ReadyLooks(self._registry)
-        self._audit = Audit(self._registry, consumed)
+        self._audit = Audit(self._registry, consumed, limits)
         self._listened_at = float("-inf")
         #: Whether it listens to the fleet and is counted, and whether it gets wake-ups.
         self._is_subscribed = self._gets_wake_ups = False

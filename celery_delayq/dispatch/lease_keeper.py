@@ -146,6 +146,8 @@ class LeaseKeeper:
         The leased messages by their delivery tags.
     tally : LeaseTally
         Counts of lost and requeued messages.
+    has_announced_limits : bool
+        Whether this process has stored the limits of its code.
     """
 
     def __init__(
@@ -169,6 +171,7 @@ class LeaseKeeper:
         self.acks = Acks(worker_id, settings.history, self.tally, self._wake)
         self.changes = PendingChanges(self._wake)
         self.leased: dict[str, LeasedMessage] = {}
+        self.has_announced_limits = False
         self._store = store
         self._tag_prefix_length = len(worker_id) + 1
         self._request_numbers = count(1)

@@ -47,17 +47,27 @@ class LimitStore(StorePart):
                 found[name] = known._replace(override=to_text(value))
         return found
 
-    def announce(self, definitions: Mapping[str, str]) -> dict[str, str]:
-        """Store what the code says of limits. Return the former definitions that were others."""
+    def announce(
+        self, definitions: Mapping[str, str], *, only_missing: bool = False
+    ) -> dict[str, str]:
+        """Store what the code says of limits. Return the former definitions that were others.
+
+        With *only_missing*, definitions that are there stay: code that started later has stored
+        them.
+        """
         if not definitions:
             return {}
         names = [*definitions]
         found = self._runner.client.hmget(self._keys.limits, [f"c{name}" for name in names])
         before = {
-            n: to_text(each) for n, each in zip(names, found, strict=True) if each is not None
+            name: to_text(each) for name, each in zip(names, found, strict=True) if each is not None
         }
-        # Only what is new: a worker that connects again to a full server must not stop.
-        new = {f"c{n}": text for n, text in definitions.items() if before.get(n) != text}
+        # Only what is new: a full server accepts nothing more.
+        new = {
+            f"c{name}": text
+            for name, text in definitions.items()
+            if before.get(name) != text and not (only_missing and name in before)
+        }
         if new:
             self._runner.client.hset(self._keys.limits, mapping=new)
         return {name: former for name, former in before.items() if f"c{name}" in new}

@@ -436,7 +436,9 @@ class Channel(stock.Channel):
         self._begin(queue)
 
     def _announce_limits(self) -> None:
-        """Store the limits of this worker's code. The last worker that starts wins."""
+        """Store the limits of this worker's code. The last worker that starts wins, not the last
+        one that connects again.
+        """
         before = self.store.task_limits.announce(worker.limit_definitions())
         for name, former in before.items():
             logger.warning(
@@ -451,9 +453,10 @@ class Channel(stock.Channel):
     def _begin(self, queue: str) -> None:
         """Register a consumed queue in Redis, and start the dispatcher."""
         self.store.register(queue)
-        if self.consumer.serves_worker:
+        keeper = self.deliveries.keeper  # claims a worker id: a full Redis would refuse it later
+        if self.consumer.serves_worker and not keeper.has_announced_limits:
             self._announce_limits()
-        _ = self.deliveries  # claims a worker id: a full Redis would refuse the claim later
+            keeper.has_announced_limits = True
         self.consumer.idle.ask_server()
         self.connection.start_dispatcher(self)
 

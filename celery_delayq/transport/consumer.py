@@ -369,7 +369,7 @@ class Consumer:
                 others=others,
                 reports=self.serves_worker,
                 scarce=scarce,
-                has_limits=self.idle.has_limits,
+                has_limits=share.queue in self.idle.limited_queues,
             )
             for share, number in self._requests
         ]
@@ -567,7 +567,7 @@ class Consumer:
     def _note_leased(self, queue: str, request_number: str, reply: AcquireReply) -> list[Taken]:
         """Note the messages of a reply as leased, and return them."""
         self._fair_share.note_first_list(queue, reply.first_list)
-        self.idle.has_limits = reply.has_limits
+        self.idle.note_limits(queue, has_limits=reply.has_limits)
         if reply.messages:
             self.idle.note_messages(from_others=reply.others)
         if reply.must_make_room:
@@ -616,7 +616,7 @@ class Consumer:
                 request_number,
                 1,
                 others,
-                has_limits=self.idle.has_limits,
+                has_limits=queue in self.idle.limited_queues,
             )
             taken = self._note_leased(queue, request_number, reply)
             if taken:

@@ -74,13 +74,17 @@ class IdleWait:
         self._idle_close_seconds: float | None = None
         #: Seconds of the current wait; 0 where it was ended.
         self.wait_seconds = 0.0
-        #: Whether limits are defined: tasks may wait in lanes.
-        self.has_limits = False
+        #: The queues whose tasks may wait in lanes of limits.
+        self.limited_queues: set[str] = set()
 
     def ask_server(self) -> None:
         """Ask Redis, before the first wait, after how long it closes an idle connection."""
         if self._idle_close_seconds is None:
             self._idle_close_seconds = closes_idle_after(self._store.client)
+
+    def note_limits(self, queue: str, *, has_limits: bool) -> None:
+        """Note whether tasks of a queue may wait in lanes of limits, as the last reply has told."""
+        (self.limited_queues.add if has_limits else self.limited_queues.discard)(queue)
 
     def note_messages(self, *, from_others: bool) -> None:
         """Note that the consumer got messages, *from_others* if stock producers pushed some.
@@ -133,7 +137,8 @@ class IdleWait:
             )
             self._queue_by_list.update(dict.fromkeys(lists, queue))
             self._wake_lists[queue] = [*map(pack_arg, lists)]
-        return self._wake_lists[queue] if self.has_limits else self._wake_lists[queue][:1]
+        packed = self._wake_lists[queue]
+        return packed if queue in self.limited_queues else packed[:1]
 
     def wait(self, leased: Sequence[str], popped: Sequence[str], *, briefly: bool) -> bytes | None:
         """Return the BRPOP on the wake lists of *leased* queues and the lists *popped*.

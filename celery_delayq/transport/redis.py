@@ -107,6 +107,7 @@ class Transport(url.UrlTransport, stock.Transport):
                 gather=channel.gather,
                 loop=self._promotion_loop,
                 consumed=partial(self._consumed_in, channel.database_id),
+                limits=worker.limit_definitions() if channel.consumer.serves_worker else {},
             )
             self._dispatchers[channel.database_id] = dispatcher
             dispatcher.start()

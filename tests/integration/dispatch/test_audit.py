@@ -48,10 +48,15 @@ HARMS: dict[str, Callable[[Redis], object]] = {
 }
 
 
+#: The definition of a limit of the code of the dispatcher's process.
+API = "0 1 2 0"
+
+
 @contextmanager
 def dispatching(port: int) -> Iterator[Dispatcher]:
     """A dispatcher of a process that consumes ``q``."""
-    one = Dispatcher(Store(Redis(port=port), KEYS, Layout()), Settings(), consumed=lambda: ["q"])
+    store = Store(Redis(port=port), KEYS, Layout())
+    one = Dispatcher(store, Settings(), consumed=lambda: ["q"], limits={"api": API})
     one.start()
     yield one
     one.stop()
@@ -114,6 +119,21 @@ def test_a_lost_permit_comes_back(dispatcher: Dispatcher, store: Store) -> None:
     store.client.zadd(KEYS.permits, {"api:\0q\0gone\0m": 0})
 
     wait_until(lambda: not store.client.exists(KEYS.permits), what="the permit is given back")
+
+
+def test_limits_that_are_gone_come_back_and_those_of_newer_code_stay(
+    monkeypatch: pytest.MonkeyPatch, delayq_redis: RedisUnderTest, store: Store
+) -> None:
+    monkeypatch.setattr(audit, "REGISTER_SECONDS", 0.2)
+    with dispatching(delayq_redis.port):
+        wait_until(lambda: store.client.hget(KEYS.limits, "capi") == API.encode(), what="it comes")
+        store.client.unlink(KEYS.limits)
+        wait_until(lambda: store.client.exists(KEYS.limits), what="it comes back")
+
+        store.client.hset(KEYS.limits, "capi", "0 1 9 0")
+        store.client.unlink(KEYS.queues)
+        wait_until(lambda: store.client.exists(KEYS.queues), what="the next registration")
+        assert store.client.hget(KEYS.limits, "capi") == b"0 1 9 0"
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.0])

@@ -176,6 +176,23 @@ def test_a_change_lets_held_tasks_go(
     worker.stop()
 
 
+def test_tasks_of_a_removed_limit_go_although_another_queue_has_no_lanes(
+    app: Celery, delayq: DelayQ, redis: Redis, delayq_worker: StartWorker
+) -> None:
+    delayq_worker("tests.apps.limit_tasks:app", pool="solo", queues=["celery", "other"])
+    wait_until(lambda: b"cown" in redis.hkeys("delayq:limits"), what="the limits are announced")
+    delayq.limits.set("own", rate="1/d", burst=1)
+    limit = Limit("own", rate=1000, burst=9, key="{0}")
+    task = app.task(name="limits.own", limit=limit, shared=False)(_nothing)
+    sent = [task.apply_async(("ada",)) for _ in range(30)]
+    wait_until(lambda: redis.zcard("{celery}:held") == 29, what="they are held")
+
+    redis.delete("delayq:limits")
+    delayq.store.task_limits.try_lanes(["own"])
+
+    assert [each.get(timeout=TIMEOUT) for each in sent] == ["own:ada 0"] * 30
+
+
 def test_for_asyncio_it_is_the_same(delayq: DelayQ, hold: Hold) -> None:
     hold("ada")
 

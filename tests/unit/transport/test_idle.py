@@ -76,3 +76,13 @@ def test_a_shard_leaves_it_to_the_fleet(clock: Clock) -> None:
     clock.now += LONG_WAIT_SECONDS / 2
 
     assert wait.look(["q"]) is None
+
+
+def test_only_a_queue_whose_tasks_may_wait_in_lanes_has_a_second_wake_list() -> None:
+    one = wait_of()
+    one.note_limits("mail", has_limits=True)
+    one.note_limits("other", has_limits=False)
+
+    assert [len(one.wake_lists(queue)) for queue in ("mail", "other", "")] == [2, 1, 1]
+    one.note_limits("mail", has_limits=False)
+    assert len(one.wake_lists("mail")) == 1
