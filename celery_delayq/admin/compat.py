@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Literal, NamedTuple, get_args
@@ -284,12 +284,14 @@ def _in_redis(
 
     queues, counts, began = session.ask(ask)
     report.total = sum(counts.values())
-    for name, layout in queues.items():
+    for name in queues:
         if counts[name]:
             for page in listed_pages(session.ask, name, where, PAGE_ROWS, began=began):
                 for each in page.entries:
                     yield _scheduled(checker, each.id, each.due_ms, each.record)
-        yield from _ready(session, checker, name, layout)
+    # Behind all scheduled ones: what becomes ready meanwhile is found here.
+    for name in session.ask(lambda stores: _with_ready(stores, queues)):
+        yield from _ready(session, checker, name, queues[name])
     yield from _dead_letters(session, checker, queue)
     yield from _periodic(session, checker, queue)
 
@@ -301,6 +303,14 @@ def _scheduled(checker: MessageChecker, id: str, due_ms: int, record: bytes) -> 
         problem = Problem("?", Part.MESSAGE, Verdict.UNREADABLE, str(exc))
         return _Waiting("scheduled", id, due_ms, [problem])
     return _Waiting("scheduled", id, due_ms, checker.message_problems(_decoded(message)))
+
+
+def _with_ready(stores: Stores, queues: Mapping[str, Layout]) -> list[str]:
+    """Return the queues with ready or quarantined messages."""
+    sizes = stores.run_each(
+        queues, lambda store, name: store.gauges.sizes_steps(name, queues[name])
+    )
+    return [name for name, size in sizes.items() if size.ready]
 
 
 def _ready(

@@ -109,7 +109,8 @@ def test_an_account_that_only_reads_may_check(
     assert {**report.looked} == {"scheduled": 250, "ready": 1, "dead": 1, "periodic": 1}
     assert report.fails == 252
     assert {name: redis.dump(name) for name in redis.scan_iter()} == before
-    assert refused <= {"zadd", "pexpire", "zrem", "unlink", "client|setinfo", "config|get"}
+    refused -= {"client", "client|setinfo"}  # Redis 6 tells no subcommand
+    assert refused <= {"zadd", "pexpire", "zrem", "unlink", "config|get"}
 
 
 def test_pages_follow_each_other(app: Celery, delayq: DelayQ) -> None:

@@ -205,7 +205,7 @@ OPERATIONS: dict[str, Operation] = {
 #: duplicates when the reply to a first attempt was lost (`test_schedule_many.py`).
 OTHERS = {
     *("get", "find", "list", "entries", "count", "paused", "stats", "schedule_many", "close"),
-    *("dead_letter", "count_dead", "history", "init_app", "of", "context"),
+    *("dead_letter", "count_dead", "history", "init_app", "of", "context", "why", "compat"),
     *("add_context_provider", "current_context"),
     *(f"periodic.{each}" for each in ("get", "list", "iterate", "unreadable", "next")),
 }

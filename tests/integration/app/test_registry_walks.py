@@ -98,6 +98,9 @@ CALLS: dict[str, Callable[[DelayQ], Any]] = {
     "export_dead": lambda delayq: delayq.export_dead(io.BytesIO()),
     "archive_dead": lambda delayq: delayq.archive_dead("sqlite:///dead.db"),
     "limits": list_limits,
+    "compat": lambda delayq: delayq.compat(),
+    "why": lambda delayq: delayq.why("e1", ask_workers=False),
+    "why, unknown": lambda delayq: delayq.why("none", ask_workers=False),
     "exporter": scrape,
     "exporter, slow": read_slow,
     "Flower": lambda delayq: ClusterCounts._count(
@@ -120,6 +123,7 @@ EACH: dict[str, tuple[Callable[[DelayQ], Any], int]] = {
 
 #: Functions of the package that read the registry, by what of the tables runs them.
 SITES = {
+    "admin/compat.py ask": "compat",
     "admin/doctor/settings.py queues": "doctor",
     "admin/doctor/work.py consumers": "doctor",
     "admin/doctor/work.py dead_letters": "doctor",
@@ -128,6 +132,7 @@ SITES = {
     "admin/repair.py run": "fsck",
     "admin/stock_migration.py etas_in_lists": "each queue by itself: all messages are read",
     "admin/stats.py gather": "stats",
+    "admin/why/reading.py _read": "why",
     "cli/commands/pause.py _set_paused": "delayq pause",
     "cli/commands/show.py _count_entries": "delayq cancel",
     "cli/complete.py queues": "one read of the registry",

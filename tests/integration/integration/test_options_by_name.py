@@ -210,6 +210,7 @@ def test_an_app_that_may_not_finalize_itself_says_that_options_are_unknown(
 
 #: Where the package looks a task up by its name, or at all tasks, and why the app knows them then.
 LOOKUPS = {
+    "admin/compat.py": "it finalizes the app",
     "admin/doctor/limits.py": "it finalizes the app",
     "aio/binding.py": "it finalizes the app",
     "cli/complete.py": "as `celery` itself does for a command",

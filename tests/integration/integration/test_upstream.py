@@ -82,6 +82,7 @@ def outcomes(folder: Path, place: Path, changed: str, tests: Sequence[str]) -> d
     env |= {OUTCOMES: str(place / "outcomes.json"), CHANGED: changed}
     plugins = ["-p", "celery.contrib.pytest", "-p", "tests.support.upstream_plugin"]
     options = ["-q", "-p", "no:cacheprovider", "-W", "ignore", "--continue-on-collection-errors"]
+    options.append("--ignore=t/unit/transport/SQS")  # its conftest needs botocore
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *options, *plugins, *tests],
         cwd=place / "source",
@@ -124,6 +125,6 @@ def test_the_same_tests_fail_with_the_changes(package: str, tmp_path: Path) -> N
 
 
 def ours(changed: dict[str, Any]) -> list[str]:
-    """Return what has failed, without what the changes replace, and what needs botocore."""
-    replaced = ("t/unit/transport/SQS/", *(name for names in BY_DESIGN.values() for name in names))
+    """Return what has failed, without what the changes replace."""
+    replaced = tuple(name for names in BY_DESIGN.values() for name in names)
     return [name for name in changed["failed"] if not name.startswith(replaced)]

@@ -178,6 +178,7 @@ BULK: dict[str, Callable[[DelayQ, Any], Any]] = {
 OTHERS = {
     "cancel_canvas": "entries",
     "count": "entries, of a priority",
+    "compat": "entries: it reads by the same pages",
     "dead_letters": "test_dead_letters_that_die_again_come_once",
     "dead_letter": "dead_letters",
     "count_dead": "dead_letters",
@@ -191,7 +192,17 @@ OTHERS = {
 
 #: Names that read one entry, or nothing page by page.
 ONE = {
-    *("get", "find", "cancel", "cancel_ids", "reschedule", "run_now", "schedule_many", "pause"),
+    *(
+        "get",
+        "find",
+        "why",
+        "cancel",
+        "cancel_ids",
+        "reschedule",
+        "run_now",
+        "schedule_many",
+        "pause",
+    ),
     *("resume", "paused", "replay", "purge", "import_from", "import_dead", "stats", "context"),
     *("current_context", "add_context_provider", "close", "init_app", "of", "app", "store"),
     *("has_store", "schedule", "runs", "transfer", "admin", "revocation", "limits"),
