@@ -101,6 +101,7 @@ def test_killed_and_stopped_workers_never_lease_more_than_the_limit_allows(
         producer.send("faults.work", 0.02, after=killer.random.random() * 4 if number % 2 else None)
 
     with watching(stage) as found:
+        producer.send_many(2 * CONCURRENCY, "faults.work", 0.3)
         with producer.sending(40, send):
             for _ in range(scaled(6, 25)):
                 killer.let_pass(0.1, 0.7)
@@ -121,6 +122,7 @@ def test_lost_replies_never_lease_more_than_the_limit_allows(
         stage.worker(through=proxy, concurrency=4)
 
     with watching(stage) as found:
+        producer.send_many(2 * CONCURRENCY, "faults.work", 0.3)
         with producer.sending(40, lambda _: producer.send("faults.work", 0.02)):
             for _ in range(scaled(20, 100)):
                 killer.let_pass(0.05, 0.2)

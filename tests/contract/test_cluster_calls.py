@@ -228,7 +228,7 @@ def test_calls_of_asyncio_that_change_nothing_and_a_few_that_do(
             reading = [
                 *("count", "count_dead", "dead_letter", "dead_letters", "entries", "export_dead"),
                 *("export_to", "find", "get", "history", "import_dead", "import_from", "list"),
-                *("why", "pause", "resume", "paused"),
+                *("compat", "why", "pause", "resume", "paused"),
                 *("reschedule", "replay", "purge", "cancel_ids"),
                 *("schedule_many", "purge_all", "archive_dead", "cancel_all", "cancel_canvas"),
                 *("replay_all", "reschedule_all", "run_all_now", "run_now", "stats", "cancel"),

@@ -43,8 +43,13 @@ def _one(x: str) -> None:
     """Stand for any task."""
 
 
-def send(app: Celery, id: str = "it", countdown: float | None = 0.001, **options: Any) -> str:
+def send(app: Celery, id: str = "it", countdown: float = 0.001, **options: Any) -> str:
+    """Send a task, by default one that is due when this returns."""
     app.send_task("tasks.add", (1, 2), task_id=id, countdown=countdown, **options)
+    if countdown < 1:
+        store = DelayQ.of(app).store
+        due = store.now_ms() + 2
+        wait_until(lambda: store.now_ms() >= due, what="it is due")
     return id
 
 
@@ -151,8 +156,8 @@ def test_a_limit_and_a_parent_that_holds_it(app: Celery, delayq: DelayQ, cli: Co
     send_one(("ada",), task_id="parent")
     delayq.store.promote("celery", Layout(), 10)
     assert len(lease(delayq, has_limits=True).messages) == 1
-    for id in ("other", "it"):
-        send_one(("ada",), task_id=id, parent_id="parent")
+    send_one(("ada",), task_id="other")
+    send_one(("ada",), task_id="it", parent_id="parent", priority=9)
     delayq.store.promote("celery", Layout(), 10)
     lease(delayq, number=2, has_limits=True)
 
