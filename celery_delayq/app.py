@@ -14,6 +14,7 @@ from celery_delayq.integration.context import ContextValues
 from celery_delayq.integration.install import install
 from celery_delayq.limits.client import TaskLimits
 from celery_delayq.model.limits.of_app import AppLimits
+from celery_delayq.model.renames import Renames
 from celery_delayq.model.retry_options import policies_by_pattern
 from celery_delayq.periodic import runner
 from celery_delayq.periodic.client import PeriodicTasks
@@ -51,6 +52,9 @@ class DelayQ:
     limits : Mapping[str, Limit] | None
         Limits of tasks that have no limit of their own, by pattern of task names. The first pattern
         that matches counts. See :class:`~celery_delayq.model.limits.Limit`.
+    renamed : Mapping[str, str] | None
+        Names of tasks by their former names, such as ``{"shop.old": "shop.new"}``. Messages of a
+        former name run as the task. ``docs/deploys.md`` tells when to set and remove it.
     webhook : Webhook | None
         Allowed receivers and other settings of the task ``celery_delayq.webhook``.
 
@@ -61,7 +65,8 @@ class DelayQ:
     InvalidLimit
         *limits* are no limits by pattern, or two of them have one name and differ.
     ConfigError
-        *app* is not a Celery app, or *webhook* is not a ``Webhook``.
+        *app* is not a Celery app, *webhook* is not a ``Webhook``, or *renamed* has no names of
+        tasks or leads in a circle.
 
     Notes
     -----
@@ -87,11 +92,13 @@ class DelayQ:
         at_least_once: bool = False,
         retry: Any = None,
         limits: Mapping[str, Limit] | None = None,
+        renamed: Mapping[str, str] | None = None,
         webhook: Webhook | None = None,
     ) -> None:
         self.at_least_once = at_least_once
         self.retries = policies_by_pattern(retry)
         self._limits = AppLimits(limits)
+        self._renames = Renames(renamed)
         self.webhook = webhook
         self.session = Session()
         self._context = ContextValues()
@@ -118,6 +125,7 @@ class DelayQ:
         app._delayq = self
         self._context.share(app)
         self._limits.share(app)
+        self._renames.share(app)
         install(app)
         if self.webhook is not None:
             from celery_delayq.webhook import settings_of

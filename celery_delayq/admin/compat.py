@@ -19,6 +19,7 @@ from celery_delayq.model.compat import MessageChecker, Part, Problem
 from celery_delayq.model.compat.binding import Level, Verdict
 from celery_delayq.model.delivery import split_leased
 from celery_delayq.model.envelope import Record, due_of_eta, own_of
+from celery_delayq.model.renames import renames_of
 from celery_delayq.model.scheduled import Filter, moment
 from celery_delayq.periodic.client import PeriodicTasks
 from celery_delayq.periodic.places import queue_of
@@ -263,7 +264,7 @@ def _checker_of(app: Celery, *, unpickle: bool) -> MessageChecker:
     try:
         app.loader.import_default_modules()
         app.finalize(auto=True)
-        tasks = dict(app.tasks)
+        tasks = renames_of(app).with_former_names(app.tasks)
     except Exception as exc:  # a module may raise anything
         raise ConfigError(f"a module cannot be imported: {type(exc).__name__}: {exc}") from exc
     accept = prepare_accept_content(app.conf.accept_content or ())

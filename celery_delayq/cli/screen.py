@@ -242,7 +242,7 @@ def known_tasks(delayq: DelayQ) -> set[str] | None:
     app = delayq.app
     try:
         app.loader.import_default_modules()
-        return {*app.tasks}
+        return {*app.tasks, *delayq.session.renames.by_former_name}
     except Exception as exc:  # a module may raise anything
         click.echo(f"Cannot tell which tasks the app knows: {spelled(str(exc))}", err=True)
         return None

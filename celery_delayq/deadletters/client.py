@@ -152,7 +152,10 @@ class DeadLetters:
             *map(of_queue, queues), key=lambda dead_letter: dead_letter.dead_lettered.died_ms
         )
         read = counted(found, progress, sum(number for number, _ in queues.values()))
-        return read if filter.is_by_place else (each for each in read if filter.matches(each))
+        if filter.is_by_place:
+            return read
+        renames = self._session.renames
+        return (each for each in read if filter.matches_names(each, renames))
 
     def get(
         self, id: str, *, queue: str | None = None, progress: Progress | None = None

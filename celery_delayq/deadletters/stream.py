@@ -47,7 +47,7 @@ class StreamDeadLetters(DeadLetters):
     ) -> Iterator[DeadLetter]:
         for found in counted(self._connection.read(offset), progress, None):
             plain = DeadLetter.of(found.queue, found.dead_lettered)
-            if is_meant(plain, filter):
+            if is_meant(plain, filter, self._session.renames):
                 yield StreamedDeadLetter(
                     plain.id, plain.queue, plain.reason, plain.dead_lettered, found.offset
                 )

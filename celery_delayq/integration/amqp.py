@@ -29,6 +29,7 @@ from celery_delayq.model.envelope import (
 )
 from celery_delayq.model.limits import LIMIT_OPTION
 from celery_delayq.model.limits.of_app import limits_of
+from celery_delayq.model.renames import Renames, renames_of
 
 #: Our properties that a retry takes from the message of its task.
 _RETRY_PROPERTIES = ("unique", "skip_after", "retry", "budget", LIMIT_FIELD)
@@ -116,14 +117,16 @@ class AMQPMixin:
         headers = message.headers
         running = get_current_task()
         request = None if running is None else running.request
-        inherited = _inherited_by_retry(headers)
+        renames = renames_of(self.app)  # type: ignore[attr-defined]
+        inherited = _inherited_by_retry(name, headers, renames)
 
         def note_own(properties: dict[str, Any]) -> None:
             own = inherited
             if own is None:
                 args, kwargs, _ = message.body
                 own = unique.own_properties(
-                    name, task, args, kwargs, unique.options_of(task, given)
+                    *(name, task, args, kwargs, unique.options_of(task, given)),
+                    former_names=renames.former_names(name),
                 )
                 own.update(retry_options.property_of_call(name, given))
                 if limited is not None:
@@ -225,15 +228,29 @@ def _lease_of_current_task(headers: Mapping[str, Any]) -> LeasePlace | None:
     return LeasePlace(own["place"], own["queue"], tag, label, own.get(LIMIT_FIELD, ""))
 
 
-def _inherited_by_retry(headers: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return our options of the running task if the message is its retry, else None."""
+def _inherited_by_retry(
+    name: str, headers: Mapping[str, Any], renames: Renames
+) -> dict[str, Any] | None:
+    """Return our options of the running task if the message is its retry, else None.
+
+    Parameters
+    ----------
+    name : str
+        The name of the task. The message of the running task may have a former name.
+    """
     request = context.request_retried_by(headers)
     if request is None:
         return None
     own = own_of(request.get("properties"))
     inherited = {name: own[name] for name in _RETRY_PROPERTIES if name in own}
     if "unique" in inherited:
-        inherited["unique"] = {**own["unique"], "key": unique_key(own)}
+        key = unique_key(own)
+        former_names = renames.former_names(name)
+        for each in former_names:
+            key = unique.renamed_key(key, each, name)
+        inherited["unique"] = {**own["unique"], "key": key}
+        if former_names:
+            inherited["unique"]["former_names"] = [*former_names]
     if LIMIT_FIELD in inherited:
         inherited[LIMIT_FIELD] = lane_in(str(own[LIMIT_FIELD]))
     return inherited

@@ -13,7 +13,7 @@ from typing import Any
 from celery import Celery
 
 from celery_delayq.dispatch import start_gate
-from celery_delayq.errors import InvalidLimit, InvalidRetry
+from celery_delayq.errors import ConfigError, InvalidLimit, InvalidRetry
 from celery_delayq.integration import (
     amqp,
     beat_guard,
@@ -23,6 +23,7 @@ from celery_delayq.integration import (
     endings,
     fast,
     flower,
+    former_names,
     liveness,
     pool,
     remote_control,
@@ -35,6 +36,7 @@ from celery_delayq.integration import (
 from celery_delayq.integration.pool import lost_connection, results
 from celery_delayq.integration.replace import Connect, Promise, Register, Replace, make, mixed_into
 from celery_delayq.model.limits.of_app import limits_of
+from celery_delayq.model.renames import renames_of
 from celery_delayq.utils import native_threads
 
 
@@ -42,6 +44,7 @@ def install(app: Celery) -> None:
     """Make the changes to *app*; a second call changes nothing."""
     make(PROCESS)
     make(APP, app=app)
+    former_names.share_with_registry(app)
     amqp.recreate(app)
     durable_revoke.recreate(app)
     if app.finalized:
@@ -87,7 +90,8 @@ def _change_extended_worker(sender: Any, **_: Any) -> None:
     tasks = app.tasks
     try:
         _change_tasks(app)
-    except (InvalidRetry, InvalidLimit) as exc:
+        renames_of(app).check_tasks(tasks)
+    except (InvalidRetry, InvalidLimit, ConfigError) as exc:
         # Celery would only log this error.
         raise SystemExit(f"The worker cannot start: {exc}") from exc
     retries.warn_of_unmatched("retry", app._delayq.retries, tasks)
@@ -98,6 +102,7 @@ def _change_extended_worker(sender: Any, **_: Any) -> None:
 
 def _change_tasks(sender: Any, **_: Any) -> None:
     try:
+        renames_of(sender).check_former(sender._tasks)
         retries.prepare(sender, sender._tasks, sender._delayq.retries)
         limits_of(sender).of_tasks(sender._tasks)  # raises an error for an invalid limit
     finally:  # one invalid policy does not disable the others
@@ -172,6 +177,15 @@ TRANSPORT = (
 #: Made by ``DelayQ(app)``, for all apps of the process.
 PROCESS = (
     *fast.PROCESS,
+    Replace(
+        target="celery.app.registry:TaskRegistry.__missing__",
+        by=former_names.find_by_former_name,
+        without="A signature inside a message is sent under the former name of its task, without "
+        "the route and the options of the task, and an errback gets the arguments of an unknown "
+        "task.",
+        promise=Promise.RENAMED_TASKS,
+        upstream="celery: let a task have several names in the registry.",
+    ),
     Connect(
         target="signals.task_prerun",
         receiver=context.bind_context,
@@ -189,7 +203,7 @@ PROCESS = (
         target="signals.worker_init",
         receiver=_change_extended_worker,
         without="Nothing makes the changes of EXTENDED_WORKER and TASK, and a worker starts with "
-        "invalid retry options or limits.",
+        "invalid retry options, limits or former names of tasks.",
         promise=Promise.OTHER_CHANGES,
     ),
     Connect(
@@ -240,7 +254,8 @@ APP = (
     Replace(
         target="app.send_task",
         by=send_task.return_kept_result,
-        without="A caller waits for the result of a task that was dropped for its unique key.",
+        without="A caller waits for the result of a task that was dropped for its unique key, and "
+        "`send_task` with a former name of a task does not send the task.",
         promise=Promise.UNIQUE_KEYS,
         upstream="celery: let `Producer.publish` return the id under which a message was stored, "
         "and make the `AsyncResult` of it.",
@@ -402,6 +417,13 @@ WORKER = (
 
 #: Made when a worker of an app with ``DelayQ(app)`` starts.
 EXTENDED_WORKER = (
+    Replace(
+        target="celery.worker.consumer:Consumer.update_strategies",
+        by=former_names.add_strategies,
+        without="A message with a former name of a task is an unknown task.",
+        promise=Promise.RENAMED_TASKS,
+        upstream="celery: let a task have several names in the registry.",
+    ),
     Replace(
         target="celery.worker.control:Panel.data[revoke]",
         by=durable_revoke.store_revokes,

@@ -41,6 +41,7 @@ class Promise(Enum):
     DEAD_LETTERS = "A task that has failed for good is a dead letter."
     RESULT_BACKEND_AWAY = "The result backend does not decide what becomes of a message."
     UNIQUE_KEYS = "Of the tasks with one unique key, one waits, and its callers have its result."
+    RENAMED_TASKS = "A message with a former name of a task runs as the task."
     REVOKES = "A revoked task runs in no worker, also in none that starts later."
     PERIODIC = "A tick of a periodic entry is run once, by whichever worker fires it."
     CONTEXT = "A task and the tasks that it sends have the context of their sender."

@@ -17,6 +17,7 @@ from celery.local import PromiseProxy, maybe_evaluate
 
 from celery_delayq.integration import not_run
 from celery_delayq.model import publish_outcome, task_options
+from celery_delayq.model.renames import renames_of
 from celery_delayq.utils import bridge
 from celery_delayq.utils.once import warn_once
 
@@ -30,7 +31,7 @@ TASK_ALIASES = {"celery_delayq.webhook.post": "celery_delayq.webhook"}
 
 
 def return_kept_result(owner: Celery, send: Callable[..., Any]) -> MethodType:
-    """Wrap ``send_task`` for unique keys.
+    """Wrap ``send_task`` for unique keys and for former names of tasks.
 
     If an older task keeps the key, return the result of the older task. If the new task replaces
     an older task, report the older task.
@@ -40,7 +41,7 @@ def return_kept_result(owner: Celery, send: Callable[..., Any]) -> MethodType:
 
     def send_task(app: Celery, /, name: str, *args: Any, **kwargs: Any) -> Any:
         task_options.check_expires(kwargs.get("expires"))
-        name = TASK_ALIASES.get(name, name)
+        name = renames_of(app).of(TASK_ALIASES.get(name, name))
         register(app, name)
         with publish_outcome.OutcomeCollector(report) as collected:
             result = send(name, *args, **kwargs)

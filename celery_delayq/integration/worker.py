@@ -23,6 +23,7 @@ from celery_delayq.integration import not_run
 from celery_delayq.model.envelope import own_of
 from celery_delayq.model.limits.of_app import LimitedTask, limits_of
 from celery_delayq.model.payload import TaskMessage, request_of
+from celery_delayq.model.renames import renames_of
 from celery_delayq.store.scripting.errors import OUTAGE_ERRORS
 
 logger = logging.getLogger(__name__)
@@ -216,11 +217,11 @@ def consumes_tasks(channel: Any) -> bool:
 
 
 def limited_tasks() -> Mapping[str, LimitedTask]:
-    """Return the tasks with limits of this process' worker, by name."""
+    """Return the tasks with limits of this process' worker, by name and by former name."""
     app: Any = getattr(_worker(), "app", None)
     if getattr(app, "_delayq", None) is None:
         return {}
-    return limits_of(app).of_tasks(app.tasks)
+    return renames_of(app).with_former_names(limits_of(app).of_tasks(app.tasks))
 
 
 def limit_definitions() -> dict[str, str]:

@@ -16,6 +16,7 @@ from celery_delayq.model.canvas import group_of
 from celery_delayq.model.envelope import dead_letter_text, due_of_eta
 from celery_delayq.model.names import check_name
 from celery_delayq.model.payload import MessageFields
+from celery_delayq.model.renames import NO_RENAMES, Renames
 from celery_delayq.model.scheduled import bound_ms, moment
 from celery_delayq.utils import foreign
 from celery_delayq.utils.text import name_of, text_of
@@ -323,14 +324,25 @@ class DeadFilter:
 
     def matches(self, dead_letter: DeadLetter) -> bool:
         """Return whether a dead letter matches; its queue and time must match already."""
+        return self.matches_names(dead_letter, NO_RENAMES)
+
+    def matches_names(self, dead_letter: DeadLetter, renames: Renames) -> bool:
+        """Return whether a dead letter matches, maybe by a former name of the filter's task."""
         if self.reason is not None and self.reason.lower() not in dead_letter.reason.lower():
             return False
         # A message may be large, so it is parsed only for a field that needs it.
-        wanted = ((name, getattr(self, name)) for name in _MESSAGE_FIELDS)
-        return all(value is None or getattr(dead_letter, name) == value for name, value in wanted)
+        wanted = {name: getattr(self, name) for name in _MESSAGE_FIELDS}
+        task = wanted.pop("task")
+        if task is not None and dead_letter.task not in renames.names(task):
+            return False
+        return all(
+            value is None or getattr(dead_letter, name) == value for name, value in wanted.items()
+        )
 
 
-def is_meant(dead_letter: DeadLetter, filter: DeadFilter) -> bool:
+def is_meant(
+    dead_letter: DeadLetter, filter: DeadFilter, renames: Renames = NO_RENAMES
+) -> bool:
     """Return whether a dead letter matches a filter, with its queue and time."""
     low, high = filter.range_ms()
     died_ms = dead_letter.dead_lettered.died_ms
@@ -338,5 +350,5 @@ def is_meant(dead_letter: DeadLetter, filter: DeadFilter) -> bool:
         filter.queue in (None, dead_letter.queue)
         and (low is None or low <= died_ms)
         and (high is None or died_ms <= high)
-        and filter.matches(dead_letter)
+        and filter.matches_names(dead_letter, renames)
     )

@@ -469,7 +469,8 @@ def _policy(message: Mapping[str, Any]) -> str:
     if unique is None:
         return ""
     retry = "1" if message["headers"].get("retries") else "0"
-    return f"{unique['policy'][0]} {unique.get('max_wait', 0)} {retry}"
+    names = map(quote, unique.get("former_names", ()))
+    return " ".join([unique["policy"][0], str(unique.get("max_wait", 0)), retry, *names])
 
 
 def is_special(message: Mapping[str, Any]) -> bool:

@@ -34,6 +34,7 @@ from celery_delayq.model.lookup import (
 )
 from celery_delayq.model.names import check_name
 from celery_delayq.model.payload import MessageFields
+from celery_delayq.model.renames import Renames
 from celery_delayq.utils import foreign, message_json
 from celery_delayq.utils.numbers import is_integer
 
@@ -304,8 +305,17 @@ class Filter:
         """Whether all entries match."""
         return self == Filter()
 
+    def conditions(self, renames: Renames) -> list[EntryCondition]:
+        """Return the conditions for the store: one for each name of the task, without the queue.
+
+        Raises the errors of :meth:`where`.
+        """
+        where = self.where()
+        names = (None,) if self.task is None else renames.names(self.task)
+        return [where._replace(task=name) for name in names]
+
     def where(self) -> EntryCondition:
-        """Return the condition for the store, without the queue.
+        """Return the condition for the store, without the queue. The task has its own name only.
 
         Raises
         ------

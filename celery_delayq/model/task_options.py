@@ -174,6 +174,8 @@ def check_own(properties: Mapping[str, Any]) -> None:
         isinstance(given, Mapping)
         and given.get("policy") in POLICIES
         and is_integer(given.get("max_wait", 0), 0, MAX_DUE_MS)
+        and isinstance(names := given.get("former_names", []), list)
+        and all(isinstance(name, str) and name and is_utf8(name) for name in names)
         and isinstance(key := unique_key(own), str)
         and _KEY.fullmatch(key)
     ):

@@ -80,8 +80,14 @@ def own_properties(
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
     options: Mapping[str, Any],
+    former_names: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Return our own data for a message from the options of a call.
+
+    Parameters
+    ----------
+    former_names : Sequence[str]
+        Former names of the task. A message of one of them may have the same unique key.
 
     Raises
     ------
@@ -96,6 +102,8 @@ def own_properties(
         own["unique"] = {"key": rule.key_of(args, kwargs), "policy": rule.policy}
         if rule.max_wait:
             own["unique"]["max_wait"] = rule.max_wait
+        if former_names:
+            own["unique"]["former_names"] = [*former_names]
     if skip_after := skip_after_of(options):
         own["skip_after"] = skip_after
     return own
@@ -161,9 +169,21 @@ def rule_of(task_name: str, task: Any, options: Mapping[str, Any]) -> UniqueRule
             f"not with {policy!r}"
         )
     wait = 0 if max_wait is None else _milliseconds("max_wait", max_wait, InvalidUnique)
-    prefix = f"{scope[0]}{quote(task_name)}:"
+    prefix = f"{scope[0]}{_key_prefix(task_name)}"
     keys = KeyTemplate(f"unique_key={template!r}", template, InvalidUnique)
     return UniqueRule(task_name, task, keys, prefix, policy, wait)
+
+
+def _key_prefix(task_name: str) -> str:
+    """Return the beginning of the unique keys of a task, without the scope."""
+    return f"{quote(task_name)}:"
+
+
+def renamed_key(key: str, former: str, name: str) -> str:
+    """Return a unique key of the task *former* as the task *name* has it; other keys as given."""
+    scope, rest = key[:1], key[1:]
+    prefix = _key_prefix(former)
+    return scope + _key_prefix(name) + rest[len(prefix) :] if rest.startswith(prefix) else key
 
 
 def _milliseconds(name: str, value: Any, error: type[Exception]) -> int:

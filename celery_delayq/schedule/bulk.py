@@ -60,23 +60,27 @@ def change_all(
             "are meant"
         )
     bulk, report = Bulk(dry_run), progress or bool
-    where, began = filter.where(), session.ask(Stores.began_us)
+    conditions, began = filter.conditions(session.renames), session.ask(Stores.began_us)
     known = session.ask(lambda stores: queues_of(stores, filter.queue))
-    counts = session.ask(lambda stores: counts_of(stores, known, where._replace(step=None)))
-    if where.step is None:
+    counts = session.ask(lambda stores: counts_of(stores, known, *conditions))
+    if filter.priority is None:
         bulk.total = sum(counts.values())
-    if dry_run and where.step is None:
+    if dry_run and filter.priority is None:
         bulk.outcomes[Outcome.DONE] = bulk.total
         return bulk
     queues = [queue for queue, number in counts.items() if number]
-    windows = _windows(session, where, began, queues, bulk, report)
+    windows = [
+        window
+        for where in conditions
+        for window in _windows(session, where, began, queues, bulk, report)
+    ]
     bulk.total = bulk.found
     if last_first:
         windows.reverse()
-    last_windows = {window.queue: window for window in windows}
+    last_windows = {(window.queue, window.where): window for window in windows}
     for window in windows:
-        goes_on = last_windows[window.queue] is not window
-        found = session.ask(partial(_read_window, where, began, window, goes_on))
+        goes_on = last_windows[window.queue, window.where] is not window
+        found = session.ask(partial(_read_window, began, window, goes_on))
         layout = known[window.queue]
         for batch in batches(found[::-1] if last_first else found, CHANGE_BATCH):
             codes: Sequence[StatusCode] = ["d"] * len(batch)
@@ -110,7 +114,7 @@ def _windows(
         for page in listed_pages(
             session.ask, queue, where, PAGE_ENTRIES, began=began, records=False, goes_on=True
         ):
-            windows.append(_Window(queue, start, page.end))
+            windows.append(_Window(queue, where, start, page.end))
             start = page.end
             bulk.found += len(page.entries)
             if len(page.entries) == PAGE_ENTRIES:
@@ -119,17 +123,20 @@ def _windows(
 
 
 class _Window(NamedTuple):
-    """A part of the schedule of a queue: behind the position *start*, up to *end*."""
+    """A part of the schedule of a queue: entries that meet a condition, behind the position
+    *start*, up to *end*.
+    """
 
     queue: str
+    where: EntryCondition
     start: Position | None
     end: Position | None
 
 
 def _read_window(
-    where: EntryCondition, began: int, window: _Window, goes_on: bool, stores: Stores
+    began: int, window: _Window, goes_on: bool, stores: Stores
 ) -> list[ListedEntry]:
-    position = window.start
+    position, where = window.start, window.where
     options: dict[str, Any] = {"records": False, "began": began, "goes_on": goes_on}
     found: list[ListedEntry] = []
     while True:

@@ -159,7 +159,8 @@ class Schedule:
             raise ValueError(f"limit={limit!r}: expected a number from 1 to 10,000")
         filter = Filter(queue, task, due_from, due_to, priority)
         after = None if cursor is None else Cursor.unpack(cursor, filter)
-        return self._ask(lambda stores: read_page(stores, filter, limit, after))
+        renames = self._session.renames
+        return self._ask(lambda stores: read_page(stores, filter, limit, after, renames))
 
     def entries(self, filter: Filter | None = None, *, page: int = 500) -> Iterator[ScheduledTask]:
         """Return an iterator over all scheduled tasks that match a filter, by due time.
@@ -174,10 +175,10 @@ class Schedule:
         page : int
             Number of tasks that are read from Redis at once.
         """
-        wanted = filter or Filter()
+        wanted, renames = filter or Filter(), self._session.renames
 
         def read(after: Cursor | None) -> Page:
-            return self._ask(lambda stores: read_page(stores, wanted, page, after))
+            return self._ask(lambda stores: read_page(stores, wanted, page, after, renames))
 
         def rest(found: Page) -> Iterator[ScheduledTask]:
             yield from found
@@ -213,9 +214,9 @@ class Schedule:
         filter = Filter(queue, task, due_from, due_to, priority)
         if priority is not None:
             return sum(1 for _ in self.entries(filter))
-        where = filter.where()
+        conditions = filter.conditions(self._session.renames)
         return self._ask(
-            lambda stores: sum(counts_of(stores, queues_of(stores, queue), where).values())
+            lambda stores: sum(counts_of(stores, queues_of(stores, queue), *conditions).values())
         )
 
     def cancel(
@@ -467,6 +468,7 @@ class Schedule:
         """Pause a queue or a task name: none of its tasks is promoted or started until the resume.
 
         Tasks that a worker has already fetched still run. Tasks that are published meanwhile wait.
+        The former names of the task are paused too (``renamed=`` of ``DelayQ``).
 
         Parameters
         ----------
@@ -489,6 +491,8 @@ class Schedule:
 
     def resume(self, *, queue: str | None = None, task: str | None = None) -> bool:
         """Resume a paused queue or task name; its overdue tasks cause no burst.
+
+        The former names of the task are resumed too.
 
         Parameters
         ----------
@@ -515,7 +519,16 @@ class Schedule:
         if (queue is None) == (task is None):
             raise ConfigError(f"queue={queue!r}, task={task!r}: give either a queue or a task name")
         token = uuid4().hex
-        return self._ask(lambda stores: stores.pause(queue, task, resume=resume, token=token))
+        names = (None,) if task is None else self._session.renames.names(task)
+
+        def set_pause(stores: Stores) -> bool:
+            done = [
+                stores.pause(queue, name, resume=resume, token=f"{token}-{place}")
+                for place, name in enumerate(names)
+            ]
+            return any(done)
+
+        return self._ask(set_pause)
 
     def paused(self) -> Paused:
         """Return the paused queues and tasks, with the times of their pauses."""

@@ -11,6 +11,7 @@ from kombu.utils.uuid import uuid
 
 from celery_delayq.errors import DelayQError
 from celery_delayq.model.publish_outcome import Stored
+from celery_delayq.model.renames import renames_of
 from celery_delayq.schedule.message_template import Job, TargetTask, message_id_of_id
 from celery_delayq.utils.text import UTF8_TEXT
 
@@ -176,6 +177,7 @@ class ItemReader:
     def __init__(self, app: Celery, task: Any, options: dict[str, Any]) -> None:
         self._app = app
         self._tasks = app.tasks
+        self._renames = renames_of(app)
         self.common = dict(options)
         for name in ("retry", "retry_policy", "add_to_parent"):
             self.common.pop(name, None)
@@ -234,8 +236,9 @@ class ItemReader:
         if target is not None and known is task:
             return target
         if isinstance(task, str) and task:
-            found = self._tasks.get(task)
-            target = TargetTask(task) if found is None else TargetTask.of(found)
+            name = self._renames.of(task)
+            found = self._tasks.get(name)
+            target = TargetTask(name) if found is None else TargetTask.of(found)
         elif isinstance(task, Task):
             if task.app is not self._app:
                 raise InvalidItem(f"task={task!r} belongs to another app, {task.app!r}")

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from celery_delayq.model.lookup import EntryCondition, FoundPage, ListedEntry, Position, State
 from celery_delayq.model.names import check_name
+from celery_delayq.model.renames import NO_RENAMES, Renames
 from celery_delayq.model.scheduled import Cursor, Filter, Page, ScheduledTask
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.schedule import Store, layouts
@@ -37,14 +38,31 @@ def queues_of(stores: Stores, queue: str | None) -> Mapping[str, Layout]:
     return {queue: layouts(store.registered(queue)).get(queue, store.layout)}
 
 
-def counts_of(stores: Stores, queues: Iterable[str], where: EntryCondition) -> dict[str, int]:
-    """Return the number of entries of each queue. *where* must not have a priority step."""
-    return stores.run_each(queues, lambda store, name: store.control.count_steps(name, where))
+def counts_of(
+    stores: Stores, queues: Iterable[str], *conditions: EntryCondition
+) -> dict[str, int]:
+    """Return the number of entries of each queue, of any priority.
+
+    Parameters
+    ----------
+    *conditions
+        Conditions of which no entry meets two.
+    """
+
+    def steps(store: Store, queue: str) -> Steps[int]:
+        number = 0
+        for where in conditions:
+            number += yield from store.control.count_steps(queue, where._replace(step=None))
+        return number
+
+    return stores.run_each(queues, steps)
 
 
-def with_entries(stores: Stores, queues: Iterable[str], where: EntryCondition) -> list[str]:
+def with_entries(
+    stores: Stores, queues: Iterable[str], *conditions: EntryCondition
+) -> list[str]:
     """Return the queues that have entries of any priority."""
-    counts = counts_of(stores, queues, where._replace(step=None))
+    counts = counts_of(stores, queues, *conditions)
     return [queue for queue, number in counts.items() if number]
 
 
@@ -102,31 +120,41 @@ def listed_pages(
             return
 
 
+#: A queue, and the name of a task; None for all tasks.
+_Stream = tuple[str, str | None]
+
+
 @dataclass(slots=True)
-class _Queue:
-    """The entries read from a queue, and the position after which there are more."""
+class _Found:
+    """The entries read from a stream, and the position after which there are more."""
 
     entries: list[ListedEntry]
     end: Position | None
 
 
-def read_page(stores: Stores, filter: Filter, limit: int, after: Cursor | None) -> Page:
+def read_page(
+    stores: Stores,
+    filter: Filter,
+    limit: int,
+    after: Cursor | None,
+    renames: Renames = NO_RENAMES,
+) -> Page:
     """Return a page merged from all queues: sorted by due, then by queue and name."""
     if after is None:
         after = Cursor.first(stores.began_us())
-    where = filter.where().due_by(after.last_due)
+    conditions = [where.due_by(after.last_due) for where in filter.conditions(renames)]
     names = sorted(queues_of(stores, filter.queue))
-    single = len(names) == 1
-    found, last_due = _read(stores, where, names, limit, after)
+    single = len(names) * len(conditions) == 1
+    found, last_due = _read(stores, conditions, names, limit, after)
     listed = [
-        (each.listed_due_ms, name, each) for name, its in found.items() for each in its.entries
+        (each.listed_due_ms, name, each) for (name, _), its in found.items() for each in its.entries
     ]
     ends = [
         (its.end.key_and_name[0], name, its.end.key_and_name[1])
-        for name, its in found.items()
+        for (name, _), its in found.items()
         if its.end is not None
     ]
-    # After this position, the entries of at least one queue are unknown.
+    # After this position, the entries of at least one stream are unknown.
     limit_key = min(ends, default=None)
     shown = [
         each
@@ -154,34 +182,42 @@ def read_page(stores: Stores, filter: Filter, limit: int, after: Cursor | None) 
 
 
 def _read(
-    stores: Stores, where: EntryCondition, names: Sequence[str], limit: int, after: Cursor
-) -> tuple[dict[str, _Queue], int | None]:
-    """Return the first entries of each queue, and the highest due of all queues.
+    stores: Stores,
+    conditions: Sequence[EntryCondition],
+    names: Sequence[str],
+    limit: int,
+    after: Cursor,
+) -> tuple[dict[_Stream, _Found], int | None]:
+    """Return the first entries of each stream, and the highest due of all streams.
 
-    The first round reads a few entries of each queue. The next rounds read more of the queues whose
-    entries may belong to the page.
+    There is a stream for each queue and condition. The first round reads a few entries of each
+    stream. The next rounds read more of the streams whose entries may belong to the page.
     """
-    single = len(names) == 1
-    found: dict[str, _Queue] = {}
-    size = limit if single else min(limit, max(MIN_NAMES, 2 * limit // max(1, len(names))))
-    begin = {name: _after(name, after, where.task) for name in names}
+    number = len(names) * len(conditions)
+    single = number == 1
+    found: dict[_Stream, _Found] = {}
+    size = limit if single else min(limit, max(MIN_NAMES, 2 * limit // max(1, number)))
+    tasks = [where.task for where in conditions]
+    begin = {(name, task): _after(name, after, task) for name in names for task in tasks}
     last_due: int | None = None
     for _ in range(1 if single else MAX_ROUNDS):
         options = {"records": single, "began": after.began, "goes_on": not single}
-        pages = stores.run_each(begin, partial(_page, where, size, begin, options))
-        for name, page in pages.items():
-            its = found.setdefault(name, _Queue([], None))
-            its.entries += page.entries
-            its.end = page.end
-            if page.last_due is not None:
-                last_due = max(page.last_due, last_due or page.last_due)
-        # Of each queue, all entries before the last entry of the page must be known.
+        for where in conditions:
+            starts = {name: start for (name, task), start in begin.items() if task == where.task}
+            pages = stores.run_each(starts, partial(_page, where, size, starts, options))
+            for name, page in pages.items():
+                its = found.setdefault((name, where.task), _Found([], None))
+                its.entries += page.entries
+                its.end = page.end
+                if page.last_due is not None:
+                    last_due = max(page.last_due, last_due or page.last_due)
+        # Of each stream, all entries before the last entry of the page must be known.
         keys = heapq.nsmallest(
             limit, (e.listed_due_ms for its in found.values() for e in its.entries)
         )
         begin = {
-            name: its.end
-            for name, its in found.items()
+            stream: its.end
+            for stream, its in found.items()
             if its.end is not None
             and (len(keys) < limit or its.end.key_and_name[0] <= keys[-1])
             and len(its.entries) < limit

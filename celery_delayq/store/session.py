@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from celery_delayq.errors import BrokerTimeout, BrokerUnavailable, ConfigError, NotSupported
+from celery_delayq.model.renames import Renames, renames_of
 from celery_delayq.store.schedule import Store
 from celery_delayq.store.server.checks import check_layout
 from celery_delayq.store.stores import Stores
@@ -59,6 +60,11 @@ class Session:
     def has_app(self) -> bool:
         """Whether the session has an app."""
         return self._app is not None
+
+    @property
+    def renames(self) -> Renames:
+        """The former names of the app's tasks."""
+        return renames_of(self.app)
 
     @property
     def stores(self) -> Stores:

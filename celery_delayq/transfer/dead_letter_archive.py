@@ -276,7 +276,11 @@ def batches(
             lambda each: len(each.dead_lettered.data),
             max_bytes=PAGE_BYTES,
         ):
-            meant = (DeadLetterRow.of(each) for each in some if plan.filter.matches(each))
+            meant = (
+                DeadLetterRow.of(each)
+                for each in some
+                if plan.filter.matches_names(each, plan.session.renames)
+            )
             yield [row for row in meant if (row.queue, row.id) not in spared], len(some)
 
 

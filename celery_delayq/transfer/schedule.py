@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
+from itertools import product
 from typing import TYPE_CHECKING, Literal, cast
 from uuid import uuid4
 
@@ -65,23 +66,24 @@ def export_to(
         Redis, the file or the database failed. The target is unchanged.
     """
     filter = filter or Filter()
-    where = filter.where()
+    conditions = filter.conditions(session.renames)
     report = results.Exported()
 
     def ask(stores: Stores) -> tuple[int, str, dict[str, int]]:
         queues = [filter.queue] if filter.queue is not None else sorted(stores.registry())
-        counts = counts_of(stores, queues, where._replace(step=None))
+        counts = counts_of(stores, queues, *conditions)
         return stores.began_us(), stores.address(), counts
 
     with results.transfer_errors(report, SCHEDULE.noun, results.NOTHING_KEPT):
         began, server, counts = session.ask(ask)
-        report.total = sum(counts.values()) if where.step is None else None
+        report.total = sum(counts.values()) if filter.priority is None else None
         report.made = moment(began // 1000).isoformat()
         header = Header(FORMAT_VERSION, report.made, server, shown_filter(filter), report.total)
         takes_nul = not is_url(target)
         with _writing(target, filter, prune=prune) as out:
             out.begin(header)
-            for queue in (queue for queue, number in counts.items() if number):
+            queues = [queue for queue, number in counts.items() if number]
+            for queue, where in product(queues, conditions):
                 pages = listed_pages(session.ask, queue, where, PAGE_ROWS, began=began)
                 for rows in _rows(pages, queue, report, takes_nul=takes_nul):
                     out.write(rows)

@@ -20,16 +20,22 @@ def limits_of(given: Mapping[str, Mapping[str, Any]]) -> dict[str, Limit]:
     return {pattern: Limit(**limit) for pattern, limit in given.items()}
 
 
-def new_app(name: str, *, at_least_once: bool = False, **conf: Any) -> Celery:
+def new_app(
+    name: str,
+    *,
+    at_least_once: bool = False,
+    renamed: Mapping[str, str] | None = None,
+    **conf: Any,
+) -> Celery:
     """Return an app with the extension, these settings, and those of the environment.
 
-    Of the environment, ``at_least_once`` and ``retry`` are arguments of `DelayQ`, ``limits`` are
-    arguments of `Limit` by pattern, and ``undeclared_queue`` is one that the worker consumes and
-    does not declare.
+    Of the environment, ``at_least_once``, ``retry`` and ``renamed`` are arguments of `DelayQ`,
+    ``limits`` are arguments of `Limit` by pattern, and ``undeclared_queue`` is one that the worker
+    consumes and does not declare.
     """
     app = Celery(name)
     app.conf.update(broker_connection_retry_on_startup=True, **conf)
-    own = {"at_least_once": at_least_once, "retry": None}
+    own = {"at_least_once": at_least_once, "retry": None, "renamed": renamed}
     options = {name: SETTINGS.pop(name, default) for name, default in own.items()}
     DelayQ(app, limits=limits_of(SETTINGS.pop("limits", {})), **options)
     if queue := SETTINGS.pop("undeclared_queue", None):

@@ -38,12 +38,14 @@ MODULES: Mapping[str, tuple[str, ...]] = {
 #: Members of public classes that only the package itself uses.
 INTERNAL = {
     "DeadFilter.is_by_place",
+    "DeadFilter.matches_names",
     "DeadFilter.range_ms",
     "DeadLetter.dead_lettered",
     "DeadLetter.of",
     "DeadLetter.own",
     "DeadLetter.was_unbound",
     "DelayQ.store",
+    "Filter.conditions",
     "Filter.where",
     "Imported.expect",
     "Imported.refuse",

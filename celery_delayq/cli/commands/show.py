@@ -250,11 +250,14 @@ def _count_entries(delayq: DelayQ, filter: Filter, bar: Bar) -> Counts:
         return counts
     stores = delayq.session.stores
     where = filter.where()
-    queues = with_entries(stores, queues_of(stores, filter.queue), where)
+    conditions = filter.conditions(delayq.session.renames)
+    queues = with_entries(stores, queues_of(stores, filter.queue), *conditions)
 
     def steps(store: Store, queue: str) -> Steps[Counts]:
         its: Counts = Counter()
-        tasks = [filter.task] if filter.task else [*(yield from store.scheduled_tasks_steps(queue))]
+        tasks = [each.task for each in conditions if each.task is not None]
+        if not tasks:
+            tasks = [*(yield from store.scheduled_tasks_steps(queue))]
         for task in tasks:
             its[queue, task] = yield from store.control.count_steps(
                 queue, where._replace(task=task)

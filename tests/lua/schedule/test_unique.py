@@ -310,3 +310,48 @@ def test_a_full_server_leaves_nothing_half_stored(
         with pytest.raises(StoreFull):
             store.put(new)
         assert store.state() == before
+
+
+# -- former names of the task
+
+
+@either_scope
+@where_it_is
+@pytest.mark.parametrize("policy", ["k 0 0 x old", "e 0 0 old x", "r 0 0 x old", "l 0 0 old"])
+def test_a_key_under_a_former_name_is_the_same_key(
+    store: Bench, scope: str, place: str, policy: str
+) -> None:
+    owned(store, place, f"{scope}old:k:2")
+    new = labelled("new", FAR, unique=f"{scope}name:k:2", policy=policy)
+    has_left = scope == "s" and place != "scheduled"
+
+    [put] = store.put(new)
+
+    refused = {"k": "kept", "e": "conflict"}.get(policy[0])
+    if has_left or (refused is None and place == "running"):
+        assert put == Put("scheduled")
+    else:
+        assert put == Put(refused or "replaced", "old")  # type: ignore[arg-type]
+    is_refused = put.state in ("kept", "conflict")
+    keys = store.state()[KEY]
+    assert (b"name:k:2" in keys) is not is_refused
+    assert (b"old:k:2" in keys) is (is_refused or (place == "running" and scope == "d"))
+    run_all(store)
+    if place == "running":
+        store.ack("1:1")
+    assert KEY not in store.state()
+
+
+def test_another_key_of_a_former_name_is_a_stranger(store: Bench) -> None:
+    owned(store, "scheduled", "sold:k")
+    for number, key in enumerate(("name:kk", "name:", "name", "name:%6B")):
+        new = labelled(f"e{number}", unique=f"s{key}", policy="e 0 0 old")
+        assert store.states(new) == ["scheduled"]
+
+
+def test_entries_of_one_call_have_one_key_under_all_names(store: Bench) -> None:
+    first = labelled("a", unique="sold:k", policy="r 0 0 name")
+    second = labelled("b", unique="sname:k", policy="r 0 0 old")
+
+    assert store.states(first, second, first) == ["scheduled", "replaced", "replaced"]
+    assert store.state()[KEY] == {b"old:k": taken_by("a")}

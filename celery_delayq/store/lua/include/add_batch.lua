@@ -1,7 +1,7 @@
 -- Store a batch of messages until they are due. A message that is due becomes ready at once.
 --
 -- Defines  batch  clear_batch_lists  begin_batch  write_batch  hold_in_lane  store_or_make_ready  is_full
---            REFUSED  release_taken_keys  store_with_free_key  store_with_unique_key  store_message
+--            REFUSED  release_taken_keys  may_be_taken  store_with_free_key  store_with_unique_key  store_message
 --            end_batch
 -- Expects  FIRST.next_due  KEYS.wake  KEYS.lanes_wake
 --          clock: to_ms
@@ -10,7 +10,7 @@
 --          record: read_record  read_label  due_text  read_unique
 --          entry_store: is_tracked  is_scheduled  put_ready  put_record  put_entry
 --          wake: wake_consumers
---          unique_policy: owner_text  key_since  plan_unique_key  supersede_owner  take_key
+--          unique_policy: owner_text  key_since  same_keys  plan_unique_key  supersede_owner  take_key
 --          totals: add_total
 --          dispatch/next_due: register_due
 --          lanes: lane_to_wait_in  hold_entry
@@ -124,6 +124,16 @@ local function release_taken_keys()
   forget_waiting()
 end
 
+-- Whether another message may have a unique key, maybe under a former name of its task.
+local function may_be_taken(key, policy)
+  for _, each in ipairs(same_keys(key, policy)) do
+    if batch.key_taken[each] or redis.call('HEXISTS', UNIQUE, each) == 1 then
+      return true
+    end
+  end
+  return false
+end
+
 -- Store a message whose unique key is free.
 local function store_with_free_key(id, message_id, due, list, data, policy, unique)
   if is_full(id, due, data) then
@@ -141,8 +151,7 @@ end
 local function store_with_unique_key(id, due, list, data, policy)
   local _, message_id, _, start = read_record(data)
   local unique = read_unique(data, start)
-  local key = string.sub(unique, 2)
-  if not batch.key_taken[key] and redis.call('HEXISTS', UNIQUE, key) == 0 then
+  if not may_be_taken(string.sub(unique, 2), policy) then
     return store_with_free_key(id, message_id, due, list, data, policy, unique)
   end
   write_batch() -- what has the key may be among them

@@ -1,6 +1,6 @@
 -- Decide about a message whose unique key another message has.
 --
--- Defines  key_since  owner_text  plan_unique_key  supersede_owner  take_key
+-- Defines  key_since  owner_text  same_keys  plan_unique_key  supersede_owner  take_key
 -- Expects  tracking: duplicate_name  read_owner  find_owner  DUE  remove_entry  READY_INDEX
 --            release_key  UNIQUE
 --          record: due_at
@@ -15,23 +15,38 @@ local function owner_text(since, id, message_id)
   return (since and string.format('%.0f', since) or '') .. '=' .. duplicate_name(id, message_id)
 end
 
+-- A key, and the same key under each former name of its task in the policy.
+local function same_keys(key, policy)
+  local keys, text = {key}, string.match(key, ':.*$') or ''
+  for name in string.gmatch(string.match(policy, '^%a %d+ [01](.*)$') or '', '%S+') do
+    keys[#keys + 1] = name .. text
+  end
+  return keys
+end
+
 -- Decide about a message with a unique key, and change nothing. The policy is '<character>
--- <max_wait ms> <1 for a retry>'. The character is the first of 'replace', 'later', 'keep' or
--- 'error'. Returns a table with
+-- <max_wait ms> <1 for a retry>', then ' <name>' for each former name of the task. The character is
+-- the first of 'replace', 'later', 'keep' or 'error'. Returns a table with
 --   what   'store', 'beside' (store without the key), 'keep', 'error', 'superseded'
 --   due    the due of the message (ms)
---   owner  id of the message that has the key; message_id, state, name and value are set if the
---          owner is superseded
+--   owner  id of the message that has the key; owner_key (the key, maybe under a former name),
+--          message_id, state, name and value are set if the owner is superseded
 --   since  time since when a message has the key (ms), for the policy 'later'
 local function plan_unique_key(unique, id, due, now, policy)
-  local kind, max_wait, retry = string.match(policy, '^(%a) (%d+) ([01])$')
+  local kind, max_wait, retry = string.match(policy, '^(%a) (%d+) ([01])')
   local key = string.sub(unique, 2)
   local plan = {what = 'store', due = due, key = key, since = key_since(policy, now)}
-  local owner, message_id, since = read_owner(key)
-  if not owner then
-    return plan
+  local owner, message_id, since, state, name, value
+  for _, each in ipairs(same_keys(key, policy)) do
+    owner, message_id, since = read_owner(each)
+    if owner then
+      plan.owner_key = each
+      state, name, value = find_owner(owner, message_id, each)
+    end
+    if state then
+      break
+    end
   end
-  local state, name, value = find_owner(owner, message_id, key)
   if not state then
     return plan
   end
@@ -68,7 +83,7 @@ local function supersede_owner(plan)
     remove_entry(plan.name, redis.call('ZSCORE', DUE, plan.name) or 0, plan.value)
   elseif plan.state == 'waiting' then
     redis.call('HSET', READY_INDEX, plan.name, '!!' .. plan.value)
-    release_key('d' .. plan.key, plan.owner, plan.message_id)
+    release_key('d' .. plan.owner_key, plan.owner, plan.message_id)
   end
 end
 

@@ -68,7 +68,8 @@ if ARGV.unique_policy ~= '' then
   local _, _, _, unique = read_label(data, start)
   -- The message that is scheduled itself counts as a retry: it may have lost its key to another
   -- one.
-  plan = plan_unique_key(unique, id, due, now, (string.gsub(ARGV.unique_policy, '%d$', '1')))
+  local policy = string.gsub(ARGV.unique_policy, '^(%a %d+) %d', '%1 1')
+  plan = plan_unique_key(unique, id, due, now, policy)
 end
 if plan.what == 'superseded' and ARGV.when_due == 'keep' then
   -- Without the pause it would have run beside the message that has its key now.
