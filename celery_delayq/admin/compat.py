@@ -15,7 +15,8 @@ from kombu.serialization import prepare_accept_content
 from celery_delayq.deadletters.client import DeadLetters
 from celery_delayq.deadletters.stream import StreamDeadLetters
 from celery_delayq.errors import ConfigError, InvalidETA, RecordError, TransferError
-from celery_delayq.model.compat import MessageChecker, Part, Problem
+from celery_delayq.model.compat import MessageChecker, Problem
+from celery_delayq.model.compat.calls import Part
 from celery_delayq.model.compat.binding import Level, Verdict
 from celery_delayq.model.delivery import split_leased
 from celery_delayq.model.envelope import Record, due_of_eta, own_of

@@ -17,7 +17,7 @@ from celery_delayq.cli.command import command
 from celery_delayq.cli.options import flag, json_option, name_option, queue_option
 from celery_delayq.cli.text import number_of, shown_id, stamp
 from celery_delayq.errors import DelayQError
-from celery_delayq.model.compat import Part
+from celery_delayq.model.compat.calls import Part
 from celery_delayq.model.scheduled import moment
 from celery_delayq.store.error_text import BROKER_ERRORS, describe_error
 from celery_delayq.utils.text import spelled

@@ -3,38 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from enum import Enum
 from typing import Any, NamedTuple
 
 from celery import Task
 
-from celery_delayq.model.compat.binding import UNKNOWN, Bound, TaskBinding, Verdict
+from celery_delayq.model.compat.binding import Bound, TaskBinding, Verdict
+from celery_delayq.model.compat.calls import CANVAS, RESULT, Call, Part, calls_inside
 from celery_delayq.model.payload import READABLE_CONTENT_TYPES, body_of
 from celery_delayq.utils.foreign import FOREIGN_ERRORS
 
 #: Content types that kombu decodes whether an app accepts them or not. A signed message has one.
 _ALWAYS_ACCEPTED = frozenset({"application/data", "application/text"})
-
-#: Celery's tasks that are parts of a canvas. What they hold is called, they themselves are not.
-_CANVAS = frozenset({"celery.chain", "celery.group", "celery.chord"})
-
-#: Celery's tasks that call another task directly, with one argument or with several.
-_MAPS = {"celery.map": False, "celery.starmap": True, "celery.chunks": True}
-
-_RESULT = (UNKNOWN,)
-
-
-class Part(Enum):
-    """The part of a message that calls a task."""
-
-    MESSAGE = "message"
-    CHAIN = "chain"
-    GROUP = "group"
-    CALLBACK = "callback"
-    ERRBACK = "errback"
-    CHORD_BODY = "chord body"
-    MAP = "map"
-
 
 class Problem(NamedTuple):
     """A call that would fail, or of which nobody can tell; *detail* is for people."""
@@ -43,17 +22,6 @@ class Problem(NamedTuple):
     part: Part
     verdict: Verdict
     detail: str = ""
-
-
-class _Call(NamedTuple):
-    """A signature, and the arguments that Celery adds first when it calls the task.
-
-    For an errback the task decides which arguments Celery adds.
-    """
-
-    signature: Any
-    part: Part
-    added: tuple[Any, ...] = ()
 
 
 class MessageChecker:
@@ -103,13 +71,13 @@ class MessageChecker:
 
     def signature_problems(self, signature: Mapping[str, Any]) -> list[Problem]:
         """Return the problems of a signature, each once."""
-        return self._problems([_Call(signature, Part.MESSAGE)])
+        return self._problems([Call(signature, Part.MESSAGE)])
 
     def _unregistered(self, task: str) -> Iterator[Problem]:
         if task not in self._tasks:
             yield Problem(task, Part.MESSAGE, Verdict.NOT_REGISTERED)
 
-    def _problems(self, calls: list[_Call]) -> list[Problem]:
+    def _problems(self, calls: list[Call]) -> list[Problem]:
         """Return the problems of calls, and of all calls inside them."""
         problems: dict[Problem, None] = {}
         while calls:
@@ -120,17 +88,17 @@ class MessageChecker:
                 if not isinstance(task, str):
                     raise TypeError("no name")
                 args, kwargs, added = self._arguments(call)
-                if task not in _CANVAS:
+                if task not in CANVAS:
                     bound = self._bind(task, (*added, *args), kwargs)
                     if bound.verdict is not Verdict.BINDS:
                         problems[Problem(task, call.part, *bound)] = None
-                calls += _calls_inside(call.signature, args, kwargs, added)
+                calls += calls_inside(call.signature, args, kwargs, added)
             except FOREIGN_ERRORS as exc:
                 detail = type(exc).__name__
                 problems[Problem(str(task), call.part, Verdict.UNREADABLE, detail)] = None
         return [*problems]
 
-    def _arguments(self, call: _Call) -> tuple[tuple[Any, ...], Mapping[str, Any], tuple[Any, ...]]:
+    def _arguments(self, call: Call) -> tuple[tuple[Any, ...], Mapping[str, Any], tuple[Any, ...]]:
         """Return the arguments of a signature, and those that Celery adds first."""
         signature = call.signature
         args, kwargs = signature.get("args"), signature.get("kwargs")
@@ -142,7 +110,7 @@ class MessageChecker:
         added = call.added
         if call.part is Part.ERRBACK:
             binding = self._binding(signature["task"])
-            added = _RESULT if binding is None else binding.errback_arguments(signature)
+            added = RESULT if binding is None else binding.errback_arguments(signature)
         return tuple(args), kwargs, added
 
     def _bind(self, task: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Bound:
@@ -154,58 +122,3 @@ class MessageChecker:
         if found is None and (task := self._tasks.get(name)) is not None:
             found = self._bindings[name] = TaskBinding(task)
         return found
-
-
-def _calls_of_options(options: Mapping[str, Any]) -> Iterator[_Call]:
-    """Yield what a task calls when it ends. Messages and signatures have other names for it."""
-    for name, part in (
-        ("callbacks", Part.CALLBACK),
-        ("link", Part.CALLBACK),
-        ("errbacks", Part.ERRBACK),
-        ("link_error", Part.ERRBACK),
-        ("chord", Part.CHORD_BODY),
-        ("chain", Part.CHAIN),
-    ):
-        for each in _listed(options.get(name)):
-            yield _Call(each, part, _RESULT)
-
-
-def _calls_inside(
-    signature: Mapping[str, Any],
-    args: tuple[Any, ...],
-    kwargs: Mapping[str, Any],
-    added: tuple[Any, ...],
-) -> Iterator[_Call]:
-    """Yield what the task of a signature calls, and what its options name."""
-    yield from _calls_of_options(signature.get("options") or {})
-    task = signature["task"]
-    if task == "celery.chain":
-        first, *rest = _listed(kwargs.get("tasks")) or [None]
-        if first is not None:
-            yield _Call(first, Part.CHAIN, (*added, *args))
-        for each in rest:
-            yield _Call(each, Part.CHAIN, _RESULT)
-    elif task == "celery.group":
-        for each in _listed(kwargs.get("tasks")):
-            yield _Call(each, Part.GROUP, (*added, *args))
-    elif task == "celery.chord":
-        for each in _listed(kwargs.get("header")):
-            yield _Call(each, Part.GROUP, (*added, *args))
-        if kwargs.get("body") is not None:
-            yield _Call(kwargs["body"], Part.CHORD_BODY, _RESULT)
-    elif task == "celery.chord_unlock":
-        body = kwargs["callback"] if "callback" in kwargs else args[1]
-        yield _Call(body, Part.CHORD_BODY, _RESULT)
-    elif task in _MAPS:
-        given = dict(zip(("task", "it"), args, strict=False)) | {**kwargs}
-        for item in given["it"]:
-            its = tuple(item) if _MAPS[task] else (item,)
-            inner = {"task": given["task"]["task"], "args": its}
-            yield _Call(inner, Part.MAP)
-
-
-def _listed(value: Any) -> list[Any]:
-    """Return signatures as a list: one may stand alone."""
-    if value is None:
-        return []
-    return [value] if isinstance(value, Mapping) else [*value]

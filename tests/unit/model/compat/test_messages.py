@@ -15,7 +15,8 @@ from celery import Celery, Task, chain, chord, group
 from celery.canvas import Signature
 from kombu.serialization import prepare_accept_content, register, unregister
 
-from celery_delayq.model.compat import MessageChecker, Part, Problem
+from celery_delayq.model.compat import MessageChecker, Problem
+from celery_delayq.model.compat.calls import Part
 from celery_delayq.model.compat.binding import MAX_SHAPES, Level, TaskBinding, Verdict
 from tests.unit.model.compat.conftest import QUEUE
 

@@ -11,7 +11,8 @@ from typing import Any, Optional
 import pytest
 from celery import Celery, chain
 
-from celery_delayq.model.compat import Part, Problem
+from celery_delayq.model.compat import Problem
+from celery_delayq.model.compat.calls import Part
 from celery_delayq.model.compat.binding import TaskBinding, Verdict
 from tests.unit.model.compat.test_messages import (
     checker_of,
