@@ -14,7 +14,7 @@ from celery_delayq.integration.context import ContextValues
 from celery_delayq.integration.install import install
 from celery_delayq.limits.client import TaskLimits
 from celery_delayq.model.limits.of_app import AppLimits
-from celery_delayq.model.renames import Renames
+from celery_delayq.model.names import Renames
 from celery_delayq.model.retry_options import policies_by_pattern
 from celery_delayq.periodic import runner
 from celery_delayq.periodic.client import PeriodicTasks

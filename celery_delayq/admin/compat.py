@@ -16,11 +16,11 @@ from celery_delayq.deadletters.client import DeadLetters
 from celery_delayq.deadletters.stream import StreamDeadLetters
 from celery_delayq.errors import ConfigError, InvalidETA, RecordError, TransferError
 from celery_delayq.model.compat import MessageChecker, Problem
-from celery_delayq.model.compat.calls import Part
 from celery_delayq.model.compat.binding import Level, Verdict
+from celery_delayq.model.compat.calls import Part
 from celery_delayq.model.delivery import split_leased
 from celery_delayq.model.envelope import Record, due_of_eta, own_of
-from celery_delayq.model.renames import renames_of
+from celery_delayq.model.names import renames_of
 from celery_delayq.model.scheduled import Filter, moment
 from celery_delayq.periodic.client import PeriodicTasks
 from celery_delayq.periodic.places import queue_of
@@ -240,7 +240,7 @@ def compat(
     Raises
     ------
     ConfigError
-        A module of the app cannot be imported.
+        A module of the app cannot be imported, or ``renamed`` of ``DelayQ`` contradicts its tasks.
     TransferError
         The export cannot be read.
     """
@@ -265,11 +265,13 @@ def _checker_of(app: Celery, *, unpickle: bool) -> MessageChecker:
     try:
         app.loader.import_default_modules()
         app.finalize(auto=True)
-        tasks = renames_of(app).with_former_names(app.tasks)
+        tasks = app.tasks
     except Exception as exc:  # a module may raise anything
         raise ConfigError(f"a module cannot be imported: {type(exc).__name__}: {exc}") from exc
+    renames = renames_of(app)
+    renames.check_tasks(tasks)
     accept = prepare_accept_content(app.conf.accept_content or ())
-    return MessageChecker(tasks, accept, unpickle=unpickle)
+    return MessageChecker(renames.with_former_names(tasks), accept, unpickle=unpickle)
 
 
 def _in_redis(

@@ -29,7 +29,7 @@ from celery_delayq.model.envelope import (
 )
 from celery_delayq.model.limits import LIMIT_OPTION
 from celery_delayq.model.limits.of_app import limits_of
-from celery_delayq.model.renames import Renames, renames_of
+from celery_delayq.model.names import Renames, renames_of
 
 #: Our properties that a retry takes from the message of its task.
 _RETRY_PROPERTIES = ("unique", "skip_after", "retry", "budget", LIMIT_FIELD)

@@ -23,7 +23,6 @@ from celery_delayq.integration import (
     endings,
     fast,
     flower,
-    former_names,
     liveness,
     pool,
     remote_control,
@@ -36,7 +35,7 @@ from celery_delayq.integration import (
 from celery_delayq.integration.pool import lost_connection, results
 from celery_delayq.integration.replace import Connect, Promise, Register, Replace, make, mixed_into
 from celery_delayq.model.limits.of_app import limits_of
-from celery_delayq.model.renames import renames_of
+from celery_delayq.model.names import renames_of
 from celery_delayq.utils import native_threads
 
 
@@ -44,7 +43,7 @@ def install(app: Celery) -> None:
     """Make the changes to *app*; a second call changes nothing."""
     make(PROCESS)
     make(APP, app=app)
-    former_names.share_with_registry(app)
+    send_task.share_with_registry(app)
     amqp.recreate(app)
     durable_revoke.recreate(app)
     if app.finalized:
@@ -102,7 +101,6 @@ def _change_extended_worker(sender: Any, **_: Any) -> None:
 
 def _change_tasks(sender: Any, **_: Any) -> None:
     try:
-        renames_of(sender).check_former(sender._tasks)
         retries.prepare(sender, sender._tasks, sender._delayq.retries)
         limits_of(sender).of_tasks(sender._tasks)  # raises an error for an invalid limit
     finally:  # one invalid policy does not disable the others
@@ -179,7 +177,7 @@ PROCESS = (
     *fast.PROCESS,
     Replace(
         target="celery.app.registry:TaskRegistry.__missing__",
-        by=former_names.find_by_former_name,
+        by=send_task.find_by_former_name,
         without="A signature inside a message is sent under the former name of its task, without "
         "the route and the options of the task, and an errback gets the arguments of an unknown "
         "task.",
@@ -419,7 +417,7 @@ WORKER = (
 EXTENDED_WORKER = (
     Replace(
         target="celery.worker.consumer:Consumer.update_strategies",
-        by=former_names.add_strategies,
+        by=worker.add_strategies,
         without="A message with a former name of a task is an unknown task.",
         promise=Promise.RENAMED_TASKS,
         upstream="celery: let a task have several names in the registry.",

@@ -1,4 +1,4 @@
-"""``app.send_task`` with unique keys, and on an event loop."""
+"""``app.send_task`` with unique keys and former names of tasks, and on an event loop."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from celery.local import PromiseProxy, maybe_evaluate
 
 from celery_delayq.integration import not_run
 from celery_delayq.model import publish_outcome, task_options
-from celery_delayq.model.renames import renames_of
+from celery_delayq.model.names import renames_of
 from celery_delayq.utils import bridge
 from celery_delayq.utils.once import warn_once
 
@@ -25,6 +25,9 @@ logger = logging.getLogger(__name__)
 
 #: Attribute of an app: how many functions for its finalization are already known.
 _FINALIZERS_ATTRIBUTE = "_delayq_registered"
+
+#: The attribute of a registry of tasks with the names of tasks by their former names.
+_FORMER_NAMES = "_delayq_former_names"
 
 #: Import path of a task of ours, under which it may be sent, to the name in its messages.
 TASK_ALIASES = {"celery_delayq.webhook.post": "celery_delayq.webhook"}
@@ -95,6 +98,22 @@ def register(app: Any, name: str) -> None:
             except Exception as exc:
                 pending.append(task)  # `finalize` raises the error
                 warn_once(logger, f"A task of {app!r} cannot be made: {exc!r}")
+
+
+def share_with_registry(app: Any) -> None:
+    """Have the registry of an app's tasks find tasks by their former names."""
+    setattr(app._tasks, _FORMER_NAMES, renames_of(app).by_former_name)
+
+
+def find_by_former_name(_owner: type, missing: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap the look-up of an unknown task, as for the signatures inside a message."""
+
+    def find(registry: Any, name: Any) -> Any:
+        present = getattr(registry, _FORMER_NAMES, {}).get(name)
+        task = None if present is None else registry.get(present)
+        return missing(registry, name) if task is None else task
+
+    return find
 
 
 def skip_subscription(_backend: Any, on_task_call: Callable[..., Any]) -> Callable[..., Any]:

@@ -14,9 +14,8 @@ from celery.utils.saferepr import saferepr
 from celery_delayq.errors import RecordError
 from celery_delayq.model.canvas import group_of
 from celery_delayq.model.envelope import dead_letter_text, due_of_eta
-from celery_delayq.model.names import check_name
+from celery_delayq.model.names import NO_RENAMES, Renames, check_name
 from celery_delayq.model.payload import MessageFields
-from celery_delayq.model.renames import NO_RENAMES, Renames
 from celery_delayq.model.scheduled import bound_ms, moment
 from celery_delayq.utils import foreign
 from celery_delayq.utils.text import name_of, text_of
@@ -340,9 +339,7 @@ class DeadFilter:
         )
 
 
-def is_meant(
-    dead_letter: DeadLetter, filter: DeadFilter, renames: Renames = NO_RENAMES
-) -> bool:
+def is_meant(dead_letter: DeadLetter, filter: DeadFilter, renames: Renames = NO_RENAMES) -> bool:
     """Return whether a dead letter matches a filter, with its queue and time."""
     low, high = filter.range_ms()
     died_ms = dead_letter.dead_lettered.died_ms

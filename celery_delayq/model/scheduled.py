@@ -32,9 +32,8 @@ from celery_delayq.model.lookup import (
     StatusCode,
     worst_code,
 )
-from celery_delayq.model.names import check_name
+from celery_delayq.model.names import Renames, check_name
 from celery_delayq.model.payload import MessageFields
-from celery_delayq.model.renames import Renames
 from celery_delayq.utils import foreign, message_json
 from celery_delayq.utils.numbers import is_integer
 

@@ -133,9 +133,7 @@ class _Window(NamedTuple):
     end: Position | None
 
 
-def _read_window(
-    began: int, window: _Window, goes_on: bool, stores: Stores
-) -> list[ListedEntry]:
+def _read_window(began: int, window: _Window, goes_on: bool, stores: Stores) -> list[ListedEntry]:
     position, where = window.start, window.where
     options: dict[str, Any] = {"records": False, "began": began, "goes_on": goes_on}
     found: list[ListedEntry] = []

@@ -10,8 +10,8 @@ from celery import Celery, Signature, Task
 from kombu.utils.uuid import uuid
 
 from celery_delayq.errors import DelayQError
+from celery_delayq.model.names import renames_of
 from celery_delayq.model.publish_outcome import Stored
-from celery_delayq.model.renames import renames_of
 from celery_delayq.schedule.message_template import Job, TargetTask, message_id_of_id
 from celery_delayq.utils.text import UTF8_TEXT
 

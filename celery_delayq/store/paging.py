@@ -9,8 +9,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from celery_delayq.model.lookup import EntryCondition, FoundPage, ListedEntry, Position, State
-from celery_delayq.model.names import check_name
-from celery_delayq.model.renames import NO_RENAMES, Renames
+from celery_delayq.model.names import NO_RENAMES, Renames, check_name
 from celery_delayq.model.scheduled import Cursor, Filter, Page, ScheduledTask
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.schedule import Store, layouts
@@ -38,9 +37,7 @@ def queues_of(stores: Stores, queue: str | None) -> Mapping[str, Layout]:
     return {queue: layouts(store.registered(queue)).get(queue, store.layout)}
 
 
-def counts_of(
-    stores: Stores, queues: Iterable[str], *conditions: EntryCondition
-) -> dict[str, int]:
+def counts_of(stores: Stores, queues: Iterable[str], *conditions: EntryCondition) -> dict[str, int]:
     """Return the number of entries of each queue, of any priority.
 
     Parameters
@@ -58,9 +55,7 @@ def counts_of(
     return stores.run_each(queues, steps)
 
 
-def with_entries(
-    stores: Stores, queues: Iterable[str], *conditions: EntryCondition
-) -> list[str]:
+def with_entries(stores: Stores, queues: Iterable[str], *conditions: EntryCondition) -> list[str]:
     """Return the queues that have entries of any priority."""
     counts = counts_of(stores, queues, *conditions)
     return [queue for queue, number in counts.items() if number]

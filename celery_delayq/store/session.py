@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from celery_delayq.errors import BrokerTimeout, BrokerUnavailable, ConfigError, NotSupported
-from celery_delayq.model.renames import Renames, renames_of
+from celery_delayq.model.names import Renames, renames_of
 from celery_delayq.store.schedule import Store
 from celery_delayq.store.server.checks import check_layout
 from celery_delayq.store.stores import Stores

@@ -36,7 +36,8 @@ def renamed_in(version: str) -> dict[str, str]:
 def note(task: Any, **values: Any) -> None:
     """Record a run."""
     with Redis.from_url(task.app.conf.result_backend) as client:
-        run = {"id": task.request.id, "task": task.name, "sent_as": task.request.task, **values}
+        request = task.request
+        run = {"id": request.id, "task": task.name, "in_request": request.get("task"), **values}
         client.rpush("log", json.dumps(run))
 
 
@@ -68,7 +69,7 @@ def tasks_of(app: Celery, version: str) -> Celery:
         return len(numbers)
 
     of_key = {"unique_key": "{key}", "unique_scope": "done"}
-    app.task(name=f"{first}.remind", bind=True, shared=False, priority=3)(remind)
+    app.task(name=f"{first}.remind", bind=True, shared=False)(remind)
     app.task(name=f"{first}.unique", bind=True, shared=False, **of_key)(unique)
     app.task(name=f"{first}.failed", shared=False)(failed)
     app.task(name=f"{first}.retried", bind=True, shared=False, **of_key)(retried)

@@ -15,6 +15,7 @@ from celery_delayq.utils.foreign import FOREIGN_ERRORS
 #: Content types that kombu decodes whether an app accepts them or not. A signed message has one.
 _ALWAYS_ACCEPTED = frozenset({"application/data", "application/text"})
 
+
 class Problem(NamedTuple):
     """A call that would fail, or of which nobody can tell; *detail* is for people."""
 

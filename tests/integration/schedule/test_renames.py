@@ -14,6 +14,7 @@ from celery_delayq.model.dead_letter import DeadFilter
 from celery_delayq.model.scheduled import Filter, Outcome
 from tests.apps.renamed_tasks import VERSIONS, extend
 from tests.integration.conftest import MakeApp
+from tests.support.cli import CommandLine
 
 Version = Callable[[str], DelayQ]
 
@@ -64,14 +65,12 @@ def test_calls_that_take_a_task_find_its_former_names(client: Version) -> None:
 
 
 def test_the_command_line_counts_and_lists_former_names(client: Version) -> None:
-    from tests.support.cli import CommandLine
-
     old, new = client("before"), client("renamed")
     send(old, "remind", "a", task_id="a")
     send(new, "remind", "b", task_id="b")
     cli = CommandLine(new.app)
 
-    assert cli("count", "--task", "mail.remind", "--json").json["total"] == 2
+    assert cli("count", "--task", "mail.remind", "--json").json == {"count": 2}
     ids = [each["id"] for each in cli("list", "--task", "mail.remind", "--json").json["entries"]]
     assert sorted(ids) == ["a", "b"]
     dry = cli("cancel", "--task", "mail.remind", "--dry-run", "--json").json
@@ -162,8 +161,7 @@ def test_a_dead_filter_matches_former_names(client: Version) -> None:
 def test_messages_of_an_app_without_former_names_have_no_note_of_them(
     app: Celery, delayq: DelayQ
 ) -> None:
-    task = app.task(name="plain", shared=False, unique_key="{0}")(print)
-    task.apply_async(("k",), countdown=60, task_id="a")
+    app.tasks["tasks.add"].apply_async(("k", 1), countdown=60, task_id="a", unique_key="{x}")
 
     entry = delayq.get("a")
     assert entry is not None

@@ -16,8 +16,8 @@ from celery.canvas import Signature
 from kombu.serialization import prepare_accept_content, register, unregister
 
 from celery_delayq.model.compat import MessageChecker, Problem
-from celery_delayq.model.compat.calls import Part
 from celery_delayq.model.compat.binding import MAX_SHAPES, Level, TaskBinding, Verdict
+from celery_delayq.model.compat.calls import Part
 from tests.unit.model.compat.conftest import QUEUE
 
 #: Every body appends here: the arguments were bound, and the task would run.

@@ -12,8 +12,8 @@ import pytest
 from celery import Celery, chain
 
 from celery_delayq.model.compat import Problem
-from celery_delayq.model.compat.calls import Part
 from celery_delayq.model.compat.binding import TaskBinding, Verdict
+from celery_delayq.model.compat.calls import Part
 from tests.unit.model.compat.test_messages import (
     checker_of,
     keeps_signature,

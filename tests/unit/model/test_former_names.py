@@ -7,8 +7,12 @@ from celery import Celery
 
 from celery_delayq import DelayQ
 from celery_delayq.errors import ConfigError
-from celery_delayq.model.renames import Renames, renames_of
+from celery_delayq.model.names import Renames, renames_of
 from celery_delayq.model.unique import renamed_key
+
+
+def stand_in() -> None:
+    """Stand for any task."""
 
 
 def test_a_former_name_leads_to_the_name_of_the_task() -> None:
@@ -37,32 +41,26 @@ def test_a_former_name_leads_to_the_name_of_the_task() -> None:
     ],
 )
 def test_names_that_lead_nowhere_are_refused(renamed: Any, what: str) -> None:
-    with pytest.raises(ConfigError, match="^renamed") as refused:
+    with pytest.raises(ConfigError) as refused:
         DelayQ(renamed=renamed)
+    assert str(refused.value).startswith("renamed")
     assert what in str(refused.value)
 
 
-def test_a_task_with_a_former_name_is_refused() -> None:
-    app = Celery("shop", set_as_current=False)
-    DelayQ(app, renamed={"shop.old": "shop.new"})
-    app.task(name="shop.old", shared=False)(print)
-
-    with pytest.raises(ConfigError, match="the app has a task 'shop.old'"):
-        app.finalize()
-
-
-def test_a_worker_needs_the_tasks_of_former_names() -> None:
+def test_names_must_go_with_the_tasks() -> None:
     renames = Renames({"shop.old": "shop.new"})
 
-    with pytest.raises(ConfigError, match="the app has no task 'shop.new'"):
+    with pytest.raises(ConfigError, match=r"the app has no task 'shop\.new'"):
         renames.check_tasks(["shop.other"])
+    with pytest.raises(ConfigError, match=r"the app has a task 'shop\.old'"):
+        renames.check_tasks(["shop.old", "shop.new"])
     renames.check_tasks(["shop.new"])
 
 
 def test_an_app_finds_a_task_by_its_former_name_and_lists_it_once() -> None:
     app = Celery("shop", set_as_current=False)
     DelayQ(app, renamed={"shop.old": "shop.new", "shop.gone": "shop.other"})
-    new = app.task(name="shop.new", shared=False)(print)
+    new = app.task(name="shop.new", shared=False)(stand_in)
 
     assert app.tasks["shop.old"] == app.tasks["shop.new"] == new
     assert "shop.old" not in app.tasks
