@@ -124,7 +124,8 @@ def test_a_unique_key_is_that_of_the_former_names(
         policies(other, "error", "k")
     assert policies(other, "keep", "k").id == held.id
     replacing = policies(other, "replace", "k")
-    assert one.get(held.id) is None or one.get(held.id).state == "ready"
+    gone = one.get(held.id)
+    assert gone is None or gone.state == "ready"
     assert other.get(replacing.id) is not None
     # Now the other name has the key.
     with pytest.raises(UniqueConflict, match=replacing.id):
