@@ -5,7 +5,8 @@ them alone: if a queue was removed from the index, or moved far behind, its task
 late.
 
 Processes of older versions end leases and leave the permits of their messages behind: such a permit
-would take a place of its limit for ever.
+would take a place of its limit for ever. And they lease messages without permits: the log says so,
+since a limit does not hold meanwhile.
 """
 
 from __future__ import annotations
@@ -15,17 +16,22 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from types import MappingProxyType
+from urllib.parse import unquote
 
 from celery_delayq.dispatch.ready_looks import Registry
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting.replies import Look
+from celery_delayq.utils.once import warn_once
 
 logger = logging.getLogger(__name__)
 
 #: Seconds between two audits, and queues that an audit reads in one look.
 AUDIT_SECONDS = 10.0
 AUDITED_QUEUES = 50
+
+#: Processes of a queue, drawn at random, whose leased messages an audit looks at.
+AUDITED_PROCESSES = 3
 
 #: Seconds after which a process registers its own queues again, also if the registry has not
 #: shrunk.
@@ -90,3 +96,21 @@ class Audit:
             self._remaining = None
         for queue in store.announce_missing(some, look.now // 1000):
             logger.warning("the next-due index did not have queue %r, or too late", queue)
+        if store.client.exists(store.keys.limits):
+            _warn_of_processes_without_limits(store, [queue for queue, _ in some])
+
+
+def _warn_of_processes_without_limits(store: Store, queues: Iterable[str]) -> None:
+    """Log which processes have messages of limits that do not count, each process once."""
+    limits = store.task_limits
+    for found in store.run_each(
+        limits.without_permits_steps(queue, AUDITED_PROCESSES) for queue in queues
+    ):
+        if not isinstance(found, Exception):  # an account may not read each queue
+            for worker_id, name in found:
+                warn_once(
+                    logger,
+                    f"limit {unquote(name)!r} does not hold: process {worker_id} has messages of it "
+                    "that do not count, since its version knows no limits, or the limit began after "
+                    "it had taken them. Update all workers",
+                )

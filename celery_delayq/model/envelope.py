@@ -349,8 +349,11 @@ def lane_in(mark: str) -> str:
 #: The mark behind the label of a message, and behind the task of a large one.
 _LIMIT = re.compile(
     rb'{"properties": {"delayq": {"label": "\S* \S+ \d+ \S+", (?:"task": "[^\s"]*", )?'
-    rb'"limit": "([!#-~]+) (\d{1,15})"'
+    rb'"limit": "([!#-9;-~]+:[!#-~]*) (\d{1,15})"'
 )
+
+#: Most characters of a lane, as in ``include/record.lua``.
+_MAX_LANE_LENGTH = 500
 
 
 class LimitMark(NamedTuple):
@@ -363,7 +366,9 @@ class LimitMark(NamedTuple):
 def limit_of(message: bytes) -> LimitMark | None:
     """Return the mark in the first bytes of a message; None if scripts read none there."""
     found = _LIMIT.match(message)
-    return None if found is None else LimitMark(found[1].decode(), int(found[2]))
+    if found is None or len(found[1]) > _MAX_LANE_LENGTH:
+        return None
+    return LimitMark(found[1].decode(), int(found[2]))
 
 
 def may_have_limit(record: bytes) -> bool:

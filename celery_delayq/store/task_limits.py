@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 from celery_delayq.model.limits import Definition
 from celery_delayq.model.lookup import to_bytes, to_text
 from celery_delayq.store.keys import queue_name
-from celery_delayq.store.scan import answered
-from celery_delayq.store.scripting.calls import Command, Steps
+from celery_delayq.store.scan import PAGE_FIELDS, answered
+from celery_delayq.store.scripting.calls import Call, Command, Steps
 from celery_delayq.store.scripting.runner import StorePart, ran
-from celery_delayq.utils.portions import batches
 
 #: Most lanes that are read together.
 PAGE_LANES = 500
@@ -165,17 +165,31 @@ class LimitStore(StorePart):
         share = max(1.0, number / max(1, len(found)))
         return held, min(total, round(may_go * share))
 
-    def have_permits(self, queue: str, leased: Sequence[tuple[str, bytes, bytes]]) -> list[bool]:
-        """Return of each leased message whether it has a permit: by lane, id and message id."""
-        found: list[bool] = []
-        for some in batches(leased, PAGE_LANES):
-            members = [
-                b"\0".join((to_bytes(lane), to_bytes(queue), id, message_id))
-                for lane, id, message_id in some
-            ]
-            scores = self._runner.client.zmscore(self._keys.permits, members)
-            found += [score is not None for score in scores]
-        return found
+    def without_permits_call(self, queue: str, worker_id: str) -> Call:
+        """Return the call that finds messages of a process without a permit; the reply has the name
+        of the limit of each.
+        """
+        args = [queue, PAGE_FIELDS]
+        return self._new_call("repair/without_permits", queue, args, leased=worker_id)
+
+    def without_permits_steps(
+        self, queue: str, most: int | None = None
+    ) -> Steps[list[tuple[str, str]]]:
+        """Return leased messages of limits that have no permit: worker id and limit of each.
+
+        Looks at the first messages of all processes or, with *most*, of so many drawn at random.
+        """
+        key = self._keys.queue(queue)
+        worker_ids = yield Command.of("ZRANGE", key.leases, 0, -1)
+        if most is not None:
+            worker_ids = random.sample(worker_ids, min(most, len(worker_ids)))
+        names = [*map(to_text, worker_ids)]
+        found = answered((yield [self.without_permits_call(queue, name) for name in names]))
+        return [
+            (name, to_text(limit))
+            for name, limits in zip(names, found, strict=True)
+            for limit in limits
+        ]
 
     def ahead_command(self, queue: str, lane: str, step: int, due_ms: int, name: str) -> Command:
         """Return the command that counts the held entries of a queue that are before an entry in

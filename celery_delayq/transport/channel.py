@@ -30,6 +30,7 @@ from celery_delayq.integration.install import EVENTLET, change_consumer
 from celery_delayq.integration.replace import make
 from celery_delayq.model import delivery, envelope
 from celery_delayq.model.dead_letter import pack_details
+from celery_delayq.model.limits import Definition
 from celery_delayq.model.names import OWN_KEY_TEXT, is_own_key
 from celery_delayq.model.task_options import check_identity, check_text
 from celery_delayq.settings import Settings
@@ -439,13 +440,15 @@ class Channel(stock.Channel):
         """Store the limits of this worker's code. The last worker that starts wins, not the last
         one that connects again.
         """
-        before = self.store.task_limits.announce(worker.limit_definitions())
+        definitions = worker.limit_definitions()
+        before = self.store.task_limits.announce(definitions)
         for name, former in before.items():
             logger.warning(
                 "limit %r: this worker's code has another definition, which counts from now on. "
-                "Before: %s",
+                "Before: %s; now: %s",
                 unquote(name),
-                former,
+                Definition.shown(former),
+                Definition.shown(definitions[name]),
             )
         if before:
             self.store.task_limits.try_lanes(before)

@@ -8,10 +8,15 @@ from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from typing import Any, NamedTuple
 
+from celery.utils.saferepr import saferepr
+
 from celery_delayq.utils.text import UTF8_TEXT, is_utf8, percent
 
 #: Most characters of a key; a longer key is stored as its SHA-256.
 MAX_KEY_LENGTH = 200
+
+#: Most characters of the arguments of a call in an error.
+_MAX_SHOWN_CHARACTERS = 200
 
 
 class KeyTemplate(NamedTuple):
@@ -52,9 +57,13 @@ class KeyTemplate(NamedTuple):
                 key = string.Formatter().vformat(template, args, _named(task, args, kwargs))
         except Exception as exc:
             failed = "failed for" if callable(template) else "cannot be computed from"
+            reason = f"{type(exc).__name__} {exc}"
+            if not callable(template) and isinstance(exc, KeyError):
+                reason = f"no argument has the name {exc}"
+            shown_args = saferepr(args, _MAX_SHOWN_CHARACTERS)
+            shown_kwargs = saferepr(dict(kwargs), _MAX_SHOWN_CHARACTERS)
             raise self.error(
-                f"{given} {failed} args={args!r}, kwargs={dict(kwargs)!r}: "
-                f"{type(exc).__name__} {exc}"
+                f"{given} {failed} args={shown_args}, kwargs={shown_kwargs}: {reason}"
             ) from exc
         if key is None or isinstance(key, bytes):
             raise self.error(f"{given} returned {key!r}, not a text")

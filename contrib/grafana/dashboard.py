@@ -115,6 +115,26 @@ ROWS = {
             {"{{task}}": f"topk(10, sum by (task) (delayq_ready_entries{{{QUEUE}}}))"},
         ),
     ),
+    "What do limits hold?": (
+        Panel(
+            "Held, by limit",
+            "short",
+            {"{{limit}}": f"topk(10, max by (limit) (delayq_limit_held{{{APP}}}))"},
+        ),
+        Panel(
+            "Used, and allowed for each key",
+            "short",
+            {
+                f"{{{{limit}}}} {name}": f"topk(10, max by (limit) (delayq_limit_{name}{{{APP}}}))"
+                for name in ("used", "allowed")
+            },
+        ),
+        Panel(
+            "Held, by what they wait for",
+            "short",
+            {"{{waits_for}}": f"sum by (waits_for) (delayq_held_entries{{{QUEUE}}})"},
+        ),
+    ),
     "What is done?": (
         Panel(
             "Messages in a second",

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any
 
 import pytest
 
@@ -15,6 +13,7 @@ from tests.support import TIMEOUT
 from tests.support.faults.killer import Killer
 from tests.support.faults.scale import scaled, seeds
 from tests.support.faults.stage import MakeStage, Passes, Stage
+from tests.support.permits import Counts, watching
 from tests.support.proxy import Fault
 
 pytestmark = pytest.mark.full
@@ -24,48 +23,6 @@ LIMITS: Mapping[str, Mapping[str, Any]] = {
     "faults.work": {"name": "work", "concurrency": CONCURRENCY}
 }
 LEASE = 3.0
-
-#: The leased messages with a mark, and the permits, at one moment.
-COUNTS = """
-local leased = 0
-for _, worker_id in ipairs(redis.call('ZRANGE', '{celery}:leases', 0, -1)) do
-  for _, value in ipairs(redis.call('HVALS', '{celery}:leased:' .. worker_id)) do
-    if string.find(value, '"limit": "work: ', 1, true) then
-      leased = leased + 1
-    end
-  end
-end
-return {leased, redis.call('ZCARD', 'delayq:permits')}
-"""
-
-
-class Counts(NamedTuple):
-    """Leased messages of the limit, and permits, at one moment."""
-
-    leased: int
-    permits: int
-
-
-@contextmanager
-def watching(stage: Stage) -> Iterator[list[Counts]]:
-    """Count leased messages and permits every few milliseconds during the ``with`` block."""
-    found: list[Counts] = []
-    stop = threading.Event()
-
-    def watch() -> None:
-        with stage.broker.client() as client:
-            count = client.register_script(COUNTS)
-            while not stop.wait(0.003):
-                found.append(Counts(*count()))
-
-    thread = threading.Thread(target=watch, name="watch")
-    thread.start()
-    try:
-        yield found
-    finally:
-        stop.set()
-        thread.join()
-
 
 def judged(stage: Stage, found: list[Counts], passes: Passes, killer: Killer) -> None:
     """Judge the runs, the leases and the permits."""
@@ -100,7 +57,7 @@ def test_killed_and_stopped_workers_never_lease_more_than_the_limit_allows(
     def send(number: int) -> None:
         producer.send("faults.work", 0.02, after=killer.random.random() * 4 if number % 2 else None)
 
-    with watching(stage) as found:
+    with watching(stage.broker, "work") as found:
         producer.send_many(2 * CONCURRENCY, "faults.work", 0.3)
         with producer.sending(40, send):
             for _ in range(scaled(6, 25)):
@@ -121,7 +78,7 @@ def test_lost_replies_never_lease_more_than_the_limit_allows(
     for proxy in proxies:
         stage.worker(through=proxy, concurrency=4)
 
-    with watching(stage) as found:
+    with watching(stage.broker, "work") as found:
         producer.send_many(2 * CONCURRENCY, "faults.work", 0.3)
         with producer.sending(40, lambda _: producer.send("faults.work", 0.02)):
             for _ in range(scaled(20, 100)):
@@ -141,7 +98,7 @@ def test_a_worker_that_stays_away_returns_its_permits_with_its_lease(
     held = stage.worker(concurrency=4)
     other = stage.worker(concurrency=4)
 
-    with watching(stage) as found:
+    with watching(stage.broker, "work") as found:
         keys = producer.send_many(6, "faults.work", 0.3)
         wait_until(lambda: len(stage.ledger.starts()) >= CONCURRENCY, TIMEOUT, "as many run")
         with killer.stopped(held):

@@ -268,14 +268,16 @@ class Bench(Store):
         queue: str = QUEUE,
         reports: bool = False,
         scarce: int = 10,
+        has_limits: bool = False,
     ) -> AcquireReply:
         """Lease messages by a request; with *reports* also messages that do not run.
 
-        If the reply tells of limits, the request is made again by the variant for them.
+        If the reply tells of limits, the request is made again by the variant for them. With
+        *has_limits* it is made by that variant at once.
         """
         args = queue, who, LEASE, number, limit, lists, others, reports, scarce
-        reply = AcquireReply.read(self.run(self.leases.acquire_call(*args)))
-        if reply.has_limits:
+        reply = AcquireReply.read(self.run(self.leases.acquire_call(*args, has_limits)))
+        if reply.has_limits and not has_limits:
             reply = AcquireReply.read(self.run(self.leases.acquire_call(*args, has_limits=True)))
         return reply._replace(others=False, has_limits=False)
 

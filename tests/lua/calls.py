@@ -62,6 +62,10 @@ SCRIPT_CALLS: Calls = {
         lambda s: s.repair_tracking.check_permits_of("q", [(b"api:", b"id", b"m1")], repair=True),
         [b"0", 1, []],
     ),
+    "repair/without_permits": (
+        lambda s: s.run(s.task_limits.without_permits_call("q", "me")),
+        [b"api"],
+    ),
     "repair/leases": (
         lambda s: s.repair.check_leases("q", ["me"], 1.0, repair=True),
         [b"0", 1, []],

@@ -19,7 +19,10 @@ from celery_delayq.model.lookup import PAUSED_OFFSET_MS
 from celery_delayq.store.dead_letters import Replay, read_codes
 from celery_delayq.store.keys import Keys
 from celery_delayq.store.leases import AcquireReply
-from celery_delayq.store.scripting.replies import EntriesReply
+from celery_delayq.store.periodic import EntryTicks, EntryWrite, fired
+from celery_delayq.store.repair import StockMessage
+from celery_delayq.store.scripting.calls import Call
+from celery_delayq.store.scripting.replies import EntriesReply, Unacked
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.lua.bench import DEFAULT, FAR, LEASE, Bench, labelled, member, message_of
 from tests.support.leases import ack, replace
@@ -69,16 +72,30 @@ class Place(NamedTuple):
     who: str = ""
 
 
+class NotingBench(Bench):
+    """A store that notes the names of the scripts that it calls, without variants."""
+
+    called: set[str]
+
+    def run(self, call: Call) -> Any:
+        """Make a call."""
+        self.called.add(call.name.partition("+")[0])
+        return super().run(call)
+
+
 class LimitMachine(RuleBasedStateMachine):
     """Redis, and what is known of the messages and limits."""
 
     redis: RedisUnderTest
+    #: The scripts that the rules have called.
+    called: set[str]
 
     def __init__(self) -> None:
         super().__init__()
         self.client = self.redis.client
         self.client.flushall()
-        self.store = Bench(self.client, Keys(), DEFAULT)
+        self.store = NotingBench(self.client, Keys(), DEFAULT)
+        self.store.called = self.called
         self.store.next_queue()
         self.number = 0
         self.sent: dict[str, Sent] = {}
@@ -209,6 +226,22 @@ class LimitMachine(RuleBasedStateMachine):
         for name in LIMITS:
             self.define(name, "c", data.draw(st.none() | definitions))
 
+    @initialize(data=st.data())
+    def some_are_leased(self, data: st.DataObject) -> None:
+        for queue in QUEUES:
+            some = [self.new(data, 0) for _ in range(data.draw(st.integers(1, 4)))]
+            self.sent |= {sent.message_id: sent for _, sent in some}
+            self.may_go |= self.key_owners(*(made for made, _ in some))
+            self.store.put(*(made for made, _ in some), queue=queue)
+            self.lease(queue, "w0", 3, 3, False)
+
+    @initialize(data=st.data())
+    def some_are_dead(self, data: st.DataObject) -> None:
+        for queue in QUEUES:
+            made, sent = self.new(data, 0)
+            self.sent[sent.message_id] = sent
+            self.store.dead_letters.add(queue, sent.id, "failed", message_of(made))
+
     @rule(data=st.data(), queue=queues, due=st.sampled_from((0, 0, 1, FAR)), imports=st.booleans())
     def publish(self, data: st.DataObject, queue: str, due: int, imports: bool) -> None:
         some = [self.new(data, due) for _ in range(data.draw(st.integers(1, 4)))]
@@ -246,6 +279,62 @@ class LimitMachine(RuleBasedStateMachine):
             self.client.lpush(self.store.keys.queue(queue).quarantined, b"0\n" + message_of(made))
         else:
             self.store.push(message_of(made), queue=queue)
+
+    @rule(data=st.data(), queue=queues, due=st.sampled_from((1, FAR)))
+    def a_periodic_entry_fires(self, data: st.DataObject, queue: str, due: int) -> None:
+        some = [self.new(data, due) for _ in range(data.draw(st.integers(1, 2)))]
+        self.sent |= {sent.message_id: sent for _, sent in some}
+        entries = [made for made, _ in some]
+        self.may_go |= self.key_owners(*entries)
+        periodic, keys = self.store.periodic, self.store.keys
+        periodic.write([EntryWrite("tick", "", "old\n{}", 5)])
+        ticks = EntryTicks("tick", "old", "new", 70, "old", 60, entries)
+        [codes] = fired(self.store.run(periodic.fire_call(queue, [ticks])))
+        assert len(codes) == len(entries)
+        self.client.delete(keys.periodic, keys.periodic_at, keys.ticks)
+
+    # -- stock workers, and moves from and to stock
+
+    @rule(queue=queues)
+    def a_stock_worker_takes_one(self, queue: str) -> None:
+        for name in self.store.keys.ready_lists(queue, DEFAULT):
+            if message := self.client.rpop(name):
+                label = Label.of(message)
+                assert label is not None
+                self.may_go.add(label.message_id)
+                return
+
+    @rule(data=st.data(), queue=queues, due=st.sampled_from((1, FAR)))
+    def take_from_unacked(self, data: st.DataObject, queue: str, due: int) -> None:
+        made, sent = self.new(data, due)
+        self.sent[sent.message_id] = sent
+        self.client.hset("unacked", "tag", "[{}, '', 'q']")
+        self.client.zadd("unacked_index", {"tag": 5})
+        state = self.store.take_from_unacked(
+            queue, made._replace(policy=""), Unacked("unacked", "unacked_index", "tag")
+        )
+        assert state == ("scheduled" if due == FAR else "ready")
+
+    @rule(data=st.data(), queue=queues)
+    def give_back(self, data: st.DataObject, queue: str) -> None:
+        """The messages keep their marks, as those of producers that a stock worker requeues."""
+        names = sorted(self.client.hkeys(self.store.keys.queue(queue).entries))
+        if not names:
+            return
+        drawn = data.draw(st.lists(st.sampled_from(names), min_size=1, max_size=3, unique=True))
+        some = []
+        for name, score, record in self.store.repair.scheduled(queue, [*map(bytes.decode, drawn)]):
+            assert score is not None
+            assert record is not None
+            some.append(StockMessage(name, score, record, Record.unpack(record).message))
+        assert {*self.store.repair.give_back(queue, DEFAULT, some)} == {"d"}
+
+    @rule(queue=queues)
+    def drop_cancelled(self, queue: str) -> None:
+        tracking = self.store.repair_tracking
+        marked = [each for each in tracking.tracked(queue, "waiting") if each.value[:1] == b"!"]
+        for name in self.store.keys.ready_lists(queue, DEFAULT):
+            tracking.drop_cancelled(queue, name, {each.message: each for each in marked})
 
     # -- limits
 
@@ -395,14 +484,37 @@ class LimitMachine(RuleBasedStateMachine):
         if self.client.lpop(self.store.keys.queue(queue).lanes_wake) is not None:
             self.popped.add(queue)
 
+    def ack(self, queue: str, who: str, fields: list[str]) -> int:
+        """Acknowledge messages, and let the turns of the other queues of their lanes pass."""
+        known = ack(self.store, queue, who, fields)
+        now = self.store.now_ms()
+        for each in QUEUES:
+            lanes = self.store.keys.queue(each).lanes
+            leave_turns = self.client.zrangebyscore(lanes, f"({now * 1000}", (now + 1000) * 1000)
+            if leave_turns:
+                self.client.zadd(lanes, dict.fromkeys(leave_turns, now * 1000))
+                self.client.zadd("delayq:next_due", {each: now}, lt=True)
+        return known
+
     @precondition(lambda self: self.fields())
     @rule(data=st.data())
     def ack_some(self, data: st.DataObject) -> None:
         for queue, who, field, message_id in data.draw(
             st.lists(st.sampled_from(self.fields()), min_size=1, max_size=4, unique=True)
         ):
-            assert ack(self.store, queue, who, [field]) == 1
+            assert self.ack(queue, who, [field]) == 1
             self.may_go.add(message_id)
+
+    @precondition(lambda self: self.fields())
+    @rule(data=st.data())
+    def older_code_acks_one(self, data: st.DataObject) -> None:
+        """Older code leaves the permit, and the next audit gives the permit back."""
+        queue, who, field, message_id = data.draw(st.sampled_from(self.fields()))
+        self.store.run(self.store.leases.ack_call(queue, who, {field: b""}))
+        self.may_go.add(message_id)
+        _, found = self.store.repair_tracking.check_permits(0, repair=True)
+        repaired = sum(each.repaired for _, batch in found for each in batch.found)
+        assert repaired == (message_id in self.permits)
 
     @precondition(lambda self: self.fields())
     @rule(
@@ -509,10 +621,9 @@ class LimitMachine(RuleBasedStateMachine):
     @precondition(lambda self: any(place.state == "dead" for place in self.places.values()))
     @rule(data=st.data(), due=st.sampled_from((0, FAR)))
     def replay(self, data: st.DataObject, due: int) -> None:
-        queue = data.draw(queues)
+        with_dead = {place.queue for place in self.places.values() if place.state == "dead"}
+        queue = data.draw(st.sampled_from(sorted(with_dead)))
         stored = [*self.store.dead_letters.all(queue)]
-        if not stored:
-            return
         stored.sort(key=lambda each: each.message)
         dead = data.draw(st.sampled_from(stored))
         label = Label.of(dead.message)
@@ -526,6 +637,23 @@ class LimitMachine(RuleBasedStateMachine):
             queue, queue, DEFAULT, [Replay(dead.id, dead.died_ms, made)], f"t{self.next()}"
         )
         assert read_codes(self.store.run(call))[0] in "dk"
+
+    @precondition(lambda self: any(place.state == "dead" for place in self.places.values()))
+    @rule(queue=queues)
+    def replay_in_place(self, queue: str) -> None:
+        """No dead letter here has Celery's spelling: all of them must be read."""
+        reply = self.store.dead_letters.replay_in_place(
+            queue, DEFAULT, "-inf", "+inf", b"", f"{self.next():032}"
+        )
+        assert reply.number == 0
+
+    @rule(queue=queues)
+    def fsck(self, queue: str) -> None:
+        """Lanes and permits are as they should be."""
+        tracking = self.store.repair_tracking
+        assert tracking.check_lanes(queue, 0, repair=False).found == []
+        _, found = tracking.check_permits(0, repair=False)
+        assert [batch.found for _, batch in found if batch.found] == []
 
     @rule(queue=queues)
     def release_quarantined(self, queue: str) -> None:

@@ -2,6 +2,7 @@
 
 After each step every message is in one place, each leased message of a limit has a permit and
 nothing else has, the lanes are those of the entries that wait in them, and no lane is forgotten.
+The rules call every script that makes a message ready (:data:`~tests.lua.test_doors.DOORS`).
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from celery_delayq.model.lookup import PAUSED_OFFSET_MS
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.lua.bench import DEFAULT
 from tests.lua.machine_limits import LIMITS, QUEUES, TASKS, LimitMachine, held_entries
+from tests.lua.test_doors import DOORS
 from tests.support.faults.scale import LONG, scaled
-from tests.support.leases import ack
 from tests.support.model_clock import pass_time
 
 WANTED = int(os.environ.get("DELAYQ_EXAMPLES", "0"))
@@ -129,7 +130,7 @@ class Machine(LimitMachine):
                 self.the_leased_messages_of_limits_have_permits()
                 if acquired.messages:
                     idle = 0
-                    ack(self.store, queue, "last", [field for field, _, _ in acquired.messages])
+                    self.ack(queue, "last", [field for field, _, _ in acquired.messages])
                 self.the_leased_messages_of_limits_have_permits()
                 self.each_message_is_in_one_place()
         assert {place.state for place in self.places.values()} <= {"dead"}
@@ -155,6 +156,7 @@ def test_no_sequence_breaks_a_limit_or_forgets_a_lane(
 ) -> None:
     class OnThisRedis(Machine):
         redis = delayq_redis
+        called = set[str]()
 
     run_state_machine_as_test(
         OnThisRedis,
@@ -166,3 +168,4 @@ def test_no_sequence_breaks_a_limit_or_forgets_a_lane(
             suppress_health_check=list(HealthCheck),
         ),
     )
+    assert {*DOORS} <= OnThisRedis.called

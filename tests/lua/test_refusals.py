@@ -1,4 +1,4 @@
-"""Every script with a key of another type, called again, and on a full server.
+"""Every script and variant with a key of another type, called again, and on a full server.
 
 Scripts check types before the first write. Those that only move messages work on a full server;
 others refuse the whole call.
@@ -13,10 +13,13 @@ import pytest
 from redis.exceptions import ResponseError
 
 from celery_delayq.errors import StoreFull
-from celery_delayq.model.envelope import Due
+from celery_delayq.model.envelope import Due, Entry
 from celery_delayq.model.lookup import EntryCondition, to_text
+from celery_delayq.store.periodic import EntryTicks, EntryWrite
 from celery_delayq.store.repair import StockMessage
+from celery_delayq.store.scripting import scripts
 from celery_delayq.store.scripting.replies import Unacked
+from celery_delayq.store.scripting.scripts import LIMITS
 from tests.lua.bench import (
     FAR,
     LEASE,
@@ -25,6 +28,7 @@ from tests.lua.bench import (
     Recording,
     entry,
     labelled,
+    message_of,
     repeating,
 )
 from tests.lua.dead_letters import DIED, replay, seed, stored
@@ -46,6 +50,20 @@ def leased_and_held(store: Bench) -> None:
     store.define_limit(concurrency=1)
     store.put(labelled("a", 5, lane="api:"), labelled("b", 5, lane="api:"))
     store.acquire()
+
+
+def put_two(store: Bench) -> None:
+    """Publish a message without a limit and one of a lane in one call."""
+    store.put(labelled("c", 0), labelled("d", 5, lane="api:", unique="dk"))
+
+
+def fire(store: Bench, *entries: Entry) -> None:
+    ticks = EntryTicks("tick", "old", "new", 70, "old", 60, [*entries])
+    store.run(store.periodic.fire_call(QUEUE, [ticks]))
+
+
+def write_periodic(store: Bench) -> None:
+    store.periodic.write([EntryWrite("tick", "", "old\n{}", 5)])
 
 
 def push_two_priorities(store: Bench) -> None:
@@ -141,9 +159,18 @@ CASES: dict[str, list[Callable[[Bench], object]]] = {
         lambda s: s.cancel("a"),
         lambda s: s.acquire(),
     ],
-    "schedule/add for a lane": [
+    "schedule/add for a lane": [leased_and_held, put_two],
+    "schedule/import for a lane": [
         leased_and_held,
-        lambda s: s.put(labelled("c", 5, lane="api:", unique="dk")),
+        lambda s: s.run(
+            s.import_call(QUEUE, [labelled("c", 0), labelled("d", 5, lane="api:")], "token")
+        ),
+    ],
+    "periodic/fire": [write_periodic, lambda s: fire(s, labelled("c", 5), labelled("d", FAR))],
+    "periodic/fire for a lane": [
+        leased_and_held,
+        write_periodic,
+        lambda s: fire(s, labelled("c", 5), labelled("d", 5, lane="api:", unique="dk")),
     ],
     "dispatch/promote into a lane": [
         leased_and_held,
@@ -155,14 +182,19 @@ CASES: dict[str, list[Callable[[Bench], object]]] = {
         lambda s: s.define_limit(concurrency=1),
         lambda s: s.put(labelled("a", 5, lane="api:", priority=3)),
         lambda s: s.put(labelled("b", 5, lane="api:", unique="dk")),
-        lambda s: s.acquire(),
+        lambda s: s.acquire(has_limits=True),
     ],
     "leases/acquire from a lane": [
         leased_and_held,
         lambda s: s.put(labelled("c", 5, lane="api:", unique="sk")),
         lambda s: s.define_limit(concurrency=3),
         lambda s: s.run_steps(s.task_limits.try_lanes_steps(QUEUE, "api")),
-        lambda s: s.acquire("2"),
+        lambda s: s.acquire("2", has_limits=True),
+    ],
+    "leases/acquire of a quarantined one of a lane": [
+        lambda s: s.define_limit(concurrency=1),
+        lambda s: s.quarantine(message_of(labelled("a", 5, lane="api:"))),
+        lambda s: s.acquire(has_limits=True),
     ],
     "leases/ack of one with a permit": [leased_and_held, lambda s: s.ack("1:1")],
     "leases/requeue of one with a permit": [leased_and_held, lambda s: s.requeue("1:1")],
@@ -247,6 +279,16 @@ CASES: dict[str, list[Callable[[Bench], object]]] = {
     "deadletters/page": [lambda s: [*s.dead_letters.pages(QUEUE)]],
     "deadletters/replay": [seed_and_own, lambda s: replay_two(s, FAR)],
     "deadletters/replay of due ones": [seed_and_own, lambda s: replay_two(s, 0)],
+    "deadletters/replay into a lane": [
+        leased_and_held,
+        seed_and_own,
+        lambda s: replay(
+            s,
+            ("a", DIED, labelled("a", 0)),
+            ("b", DIED + 1, labelled("b", 5, lane="api:", unique="dl")),
+            queue="p",
+        ),
+    ],
     "deadletters/restore": [
         lambda s: s.dead_letters.restore(QUEUE, [("a", DIED, stored(b"{}"))]),
     ],
@@ -278,7 +320,7 @@ TIMED: dict[str, list[Callable[[Bench], object]]] = {
     "leases/acquire by a rate": [
         lambda s: s.define_limit(interval_us=HOUR, burst=2, fair=True),
         lambda s: s.put(*(labelled(id, 5, lane="api:") for id in "abc")),
-        lambda s: s.acquire(),
+        lambda s: s.acquire(has_limits=True),
     ],
     "limits/try_lanes": [
         leased_and_held,
@@ -286,6 +328,19 @@ TIMED: dict[str, list[Callable[[Bench], object]]] = {
     ],
     "control/revoke": [lambda s: s.control.revoke(60.0, ["a"])],
 }
+
+
+def test_the_cases_call_every_variant_of_a_script(store: Bench) -> None:
+    called = set()
+    for steps in (CASES | TIMED).values():
+        recording = Recording(store)
+        store.client.flushall()
+        for step in steps:
+            step(recording)
+        called.add(recording.calls[-1].name)
+
+    variants = {name for name in scripts.names_with_variants() if name.endswith(LIMITS)}
+    assert variants <= called
 
 
 @pytest.mark.parametrize("name", [*CASES, *TIMED])
@@ -340,10 +395,13 @@ def test_a_repeat_changes_nothing_more_and_answers_are_kept_for_a_minute(
 GROWING = {
     "deadletters/restore",
     "leases/use_retry_budget",
+    "periodic/fire",
+    "periodic/fire for a lane",
     "schedule/add",
     "schedule/add for a lane",
     "schedule/add for a ready one",
     "schedule/import",
+    "schedule/import for a lane",
     "schedule/push_ready",
 }
 

@@ -32,6 +32,7 @@ TESTS = ROOT / "tests"
 FIRST = (
     "workers",
     "leases",
+    "limits",
     "dispatchers",
     "fleets",
     "redis",
@@ -40,7 +41,6 @@ FIRST = (
     "rabbitmq_cuts",
     "clocks",
     "scripts",
-    "limits",
 )
 HARNESS = ("checker", "proxy")
 #: Other tests that are long in a soak. They come after the faults.

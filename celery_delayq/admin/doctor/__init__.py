@@ -18,6 +18,7 @@ from celery_delayq.admin.away import masters_away
 from celery_delayq.admin.doctor import limits, rabbitmq, redis_server, settings, work
 from celery_delayq.admin.doctor.finding import (
     FAULT,
+    NOTE,
     UNKNOWN,
     WARNING,
     Diagnosis,
@@ -252,6 +253,7 @@ def _versions() -> dict[str, str]:
 
 __all__ = [
     "FAULT",
+    "NOTE",
     "RABBITMQ_CHECKS",
     "REDIS_CHECKS",
     "UNKNOWN",

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any
 
-FAULT, WARNING, UNKNOWN = "fault", "warning", "cannot tell"
+FAULT, WARNING, UNKNOWN, NOTE = "fault", "warning", "cannot tell", "note"
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,7 @@ class Finding:
         The name of the check that found it.
     level : str
         `FAULT`: tasks are lost or do not run. `WARNING`: something is at risk. `UNKNOWN`: the check
-        could not be made.
+        could not be made. `NOTE`: people have set this on purpose.
     """
 
     check: str = field(default="", kw_only=True)
@@ -30,7 +30,9 @@ class Finding:
 
 
 #: Functions that make a finding of each level. They take the problem, and what to do.
-fault, warning, unknown = (partial(Finding, level) for level in (FAULT, WARNING, UNKNOWN))
+fault, warning, unknown, note = (
+    partial(Finding, level) for level in (FAULT, WARNING, UNKNOWN, NOTE)
+)
 
 
 @dataclass(slots=True)
@@ -52,7 +54,7 @@ class Diagnosis:
     @property
     def wrong(self) -> Sequence[Finding]:
         """The findings of the levels `FAULT` and `WARNING`."""
-        return [each for each in self.findings if each.level != UNKNOWN]
+        return [each for each in self.findings if each.level in (FAULT, WARNING)]
 
     def as_dict(self) -> dict[str, Any]:
         """Return all fields as JSON types."""

@@ -155,6 +155,8 @@ def running_beats(subject: OnRedis) -> Iterator[Finding]:
 
 def stock_workers(subject: OnRedis) -> Iterator[Finding]:
     """Tasks that stock workers take from shared queues have only the guarantees of stock Celery."""
+    has_limits = subject.store.client.exists(subject.store.keys.limits)
+    no_limits = ", and no limit holds for it" if has_limits else ""
     for name, stats in sorted(_ask_workers(subject, "stats", _ANSWER_SECONDS).items()):
         broker = stats.get("broker", {})
         if broker.get("transport") != "redis":
@@ -165,7 +167,7 @@ def stock_workers(subject: OnRedis) -> Iterator[Finding]:
         yield warning(
             f"{spelled(name)} is a stock worker with a visibility_timeout of {seconds} s: what it "
             f"takes comes back only {seconds} s after its death, and runs twice when it takes "
-            "longer or has a longer ETA",
+            f"longer or has a longer ETA{no_limits}",
             "let its broker URL begin with delayq+redis:// (docs/migration.md)",
         )
     unacked = subject.store.unacked_count(subject.store.keys.stock("unacked"))

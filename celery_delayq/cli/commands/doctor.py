@@ -8,7 +8,7 @@ import click
 from rich.text import Text
 
 from celery_delayq.admin.accounts import ROLES, Role
-from celery_delayq.admin.doctor import FAULT, UNKNOWN, Finding, diagnose
+from celery_delayq.admin.doctor import FAULT, NOTE, UNKNOWN, Finding, diagnose
 from celery_delayq.admin.reporting import WrongUse
 from celery_delayq.app import DelayQ
 from celery_delayq.cli import screen
@@ -17,7 +17,7 @@ from celery_delayq.cli.options import json_option, option
 from celery_delayq.errors import ConfigError
 from celery_delayq.utils.text import spelled
 
-_STYLES = {FAULT: "bold red", UNKNOWN: "dim"}
+_STYLES = {FAULT: "bold red", UNKNOWN: "dim", NOTE: "cyan"}
 
 
 @command()
@@ -34,8 +34,8 @@ def doctor(delayq: DelayQ, role: str) -> bool:
 
     Each finding says what to do. Checked are settings, versions, rights, the server's memory, disk,
     clock and latency, whether work flows, whether beat or stock workers run beside it, and all that
-    fsck checks. Nothing is changed. Exits with 1 when something is wrong; what cannot be told does
-    not count.
+    fsck checks. Nothing is changed. Exits with 1 when something is wrong; what cannot be told, and
+    notes of what people have set, do not count.
 
     \b
     Examples:
@@ -55,8 +55,9 @@ def doctor(delayq: DelayQ, role: str) -> bool:
             output.print(_text(each), soft_wrap=True)
         output.print(", ".join(f"{name} {version}" for name, version in found.versions.items()))
         said = f"{len(found.wrong)} finding(s)" if found.wrong else "nothing wrong"
-        unknown = len(found.findings) - len(found.wrong)
-        said += f", {unknown} cannot be told" if unknown else ""
+        for level, text in ((UNKNOWN, "cannot be told"), (NOTE, "note(s)")):
+            number = sum(each.level == level for each in found.findings)
+            said += f", {number} {text}" if number else ""
         output.print(f"{len(found.checks)} checks: {said}")
     return not found.wrong
 

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
 from datetime import datetime, timedelta
-from itertools import islice
 from typing import Any
 
 import click
@@ -21,7 +20,7 @@ from celery_delayq.cli.text import distance, quoted, shown_id, stamp
 from celery_delayq.errors import InvalidETA
 from celery_delayq.model.envelope import due_of_eta
 from celery_delayq.model.lookup import State
-from celery_delayq.model.scheduled import Filter, Outcome, ScheduledTask, moment
+from celery_delayq.model.scheduled import Filter, Outcome, Page, ScheduledTask, moment
 from celery_delayq.store.paging import queues_of, with_entries
 from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting.calls import Steps
@@ -107,16 +106,12 @@ def list_(
     """
     if all_ and (cursor is not None or limit is not None):
         raise click.UsageError("--all shows everything: leave out --limit and --cursor")
-    if held and cursor is not None:
-        raise click.UsageError("--cursor goes without --held")
     screen.check_priority(delayq, filter)
-    if held:
-        most = None if all_ else limit or DEFAULT_LIMIT
-        _show_all(delayq, filter, islice(_held(delayq, filter), most))
-    elif all_:
-        _show_all(delayq, filter, delayq.entries(filter, page=PAGE_ROWS))
+    if all_:
+        entries = _held(delayq, filter) if held else delayq.entries(filter, page=PAGE_ROWS)
+        _show_all(delayq, filter, entries)
     else:
-        _show_page(delayq, filter, limit=limit or DEFAULT_LIMIT, cursor=cursor)
+        _show_page(delayq, filter, limit=limit or DEFAULT_LIMIT, cursor=cursor, held=held)
 
 
 @command()
@@ -139,19 +134,45 @@ def count(delayq: DelayQ, filter: Filter) -> None:
         _print_number(delayq, filter, number, end="")
 
 
-def _show_page(delayq: DelayQ, filter: Filter, *, limit: int, cursor: str | None) -> None:
+def _show_page(
+    delayq: DelayQ, filter: Filter, *, limit: int, cursor: str | None, held: bool
+) -> None:
     """Print a page, and the command that shows the next page."""
-    page = delayq.list(**asdict(filter), limit=limit, cursor=cursor)
+    read = _held_page if held else _page
+    page = read(delayq, filter, limit, cursor)
     if screen.is_json():
         screen.print_json({"entries": [each.as_dict() for each in page], "cursor": page.cursor})
         return
     ENTRIES.print_pages(delayq, page, limit)
     if page.cursor is not None:
-        next_page = _next_page(filter, limit, page.cursor)
+        next_page = _next_page(filter, limit, page.cursor, held=held)
         text = Text(f"{ENTRIES.number(len(page))}, and there are more: ")
         screen.console().print(text.append(next_page, "dim"), soft_wrap=True)
     else:
         _print_number(delayq, filter, len(page))
+
+
+def _page(delayq: DelayQ, filter: Filter, limit: int, cursor: str | None) -> Page:
+    return delayq.list(**asdict(filter), limit=limit, cursor=cursor)
+
+
+def _held_page(delayq: DelayQ, filter: Filter, limit: int, cursor: str | None) -> Page:
+    """Return a page of held entries, which are due. With a cursor it may have fewer than *limit*
+    entries: where most entries that are due are not held.
+    """
+    now = screen.now_of(delayq)
+    found: list[ScheduledTask] = []
+    while True:
+        page = _page(delayq, filter, limit - len(found), cursor)
+        held = [each for each in page if _is_held(each)]
+        found += held
+        cursor = None if page and all(each.due > now for each in page) else page.cursor
+        if cursor is None or len(found) == limit or (found and not held):
+            return Page(found, cursor)
+
+
+def _is_held(task: ScheduledTask) -> bool:
+    return task.state in ("paused", "held")
 
 
 def _held(delayq: DelayQ, filter: Filter) -> Iterator[ScheduledTask]:
@@ -160,8 +181,7 @@ def _held(delayq: DelayQ, filter: Filter) -> Iterator[ScheduledTask]:
     last = filter.where().due_to
     if last is None or moment(last) > now:
         filter = replace(filter, due_to=now)  # held entries are due: read no others
-    entries = delayq.entries(filter, page=PAGE_ROWS)
-    return (each for each in entries if each.state in ("paused", "held"))
+    return (each for each in delayq.entries(filter, page=PAGE_ROWS) if _is_held(each))
 
 
 def _show_all(delayq: DelayQ, filter: Filter, entries: Iterable[ScheduledTask]) -> None:
@@ -182,14 +202,14 @@ def _print_number(delayq: DelayQ, filter: Filter, number: int, end: str = ".") -
         ENTRIES.print_none(delayq, filter)
 
 
-def _next_page(filter: Filter, limit: int, cursor: str) -> str:
+def _next_page(filter: Filter, limit: int, cursor: str, *, held: bool) -> str:
     """Return the command for the next page. Its filter is the same, with absolute times."""
     options = {name: value for name, value in asdict(filter).items() if value is not None}
     if limit != DEFAULT_LIMIT:
         options["limit"] = limit
     options["cursor"] = cursor
     parts = (f"--{name.replace('_', '-')} {quoted(str(value))}" for name, value in options.items())
-    return " ".join(("list", *parts))
+    return " ".join(("list", *(["--held"] if held else []), *parts))
 
 
 def _fields(task: ScheduledTask, ahead: int | None = None) -> Iterable[tuple[str, Any]]:

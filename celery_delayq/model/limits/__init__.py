@@ -88,6 +88,12 @@ class Definition(NamedTuple):
         ]
         return ", ".join(parts) or "no limit"
 
+    @classmethod
+    def shown(cls, text: str) -> str:
+        """Return what :meth:`parse` reads, for people."""
+        found = cls.parse(text)
+        return "no limit" if found is None else str(found)
+
     def may_go(self, held: int, used: int, used_until_us: float, now_us: int) -> int:
         """Return how many held messages of a lane may be leased now.
 

@@ -330,8 +330,6 @@ FAULTS: dict[Callable[[Patient], None], set[str]] = {
     away: {"broker"},
     periodic_late: {"periodic"},
     many_dead: {"dead letters"},
-    set_by_people: {"limits"},
-    switched_off: {"limits"},
     another_limit: {"limits"},
     leased_without_a_permit: {"limits"},
 }
@@ -358,6 +356,22 @@ def test_each_fault_is_found_and_nothing_else(
     found = findings(patient)
 
     assert {each["check"] for each in found if each["level"] != "cannot tell"} == checks, found
+
+
+@pytest.mark.parametrize("setting", [set_by_people, switched_off])
+def test_what_people_have_set_is_a_note(
+    patient: Patient, setting: Callable[[Patient], None]
+) -> None:
+    patient.at_least_once = True
+    setting(patient)
+
+    [found] = findings(patient)
+    ran = CommandLine(patient.app())("doctor")
+
+    assert (found["check"], found["level"]) == ("limits", "note")
+    assert "limits unset api" in found["todo"]
+    assert ran.code == 0
+    assert ran.out.splitlines()[-1].endswith("checks: nothing wrong, 1 note(s)")
 
 
 @pytest.mark.full

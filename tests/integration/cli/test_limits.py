@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 
 import pytest
 from celery import Celery
@@ -82,12 +83,38 @@ def test_held_tasks_are_listed_apart_from_others(
         ("stripe", "b:1"),
     }
     assert "held" in cli("list", "--held", "--limit", "1").out
-    assert cli("list", "--held", "--limit", "1", "--json").json["entries"] == held[:1]
     assert cli("list", "--held", "--due-from", "1h", "--json").json["entries"] == []
     assert cli("list", "--held", "--cursor", "x").code == 2
     delayq.pause(task="shop.bill")
     states = [each["state"] for each in cli("list", "--held", "--json").json["entries"]]
     assert states == ["paused"] * 3
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 9])
+def test_held_tasks_are_listed_page_by_page(
+    app: Celery, cli: CommandLine, delayq: DelayQ, limit: int
+) -> None:
+    """Beside entries that nobody has promoted yet, and entries that are not due."""
+    for number in range(9):
+        app.send_task("shop.mail", countdown=60, task_id=f"later-{number}")
+        delayq.store.client.zadd("{celery}:due", {f"later-{number}": number + 1}, xx=True)
+    app.send_task("shop.mail", countdown=60)
+    held = [each.id for each in delayq.list() if each.state == "held"]
+    assert len(held) == 3
+
+    found, words = [], ["list", "--held", "--limit", str(limit)]
+    told = cli(*words, "--json").json
+    while told["cursor"]:
+        found += told["entries"]
+        told = cli(*words, "--json", "--cursor", told["cursor"]).json
+    found += told["entries"]
+    shown = cli(*words).out
+
+    assert [each["id"] for each in found] == held
+    if limit < len(held):
+        next_page = shlex.split(shown.rpartition("there are more: ")[2])
+        assert next_page[:2] == ["list", "--held"]
+        assert held[limit] in cli(*next_page).out
 
 
 def test_a_held_task_tells_its_limit_and_how_many_are_ahead(

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from urllib.parse import quote
 
 import pytest
 from redis import Redis
@@ -18,7 +19,7 @@ from celery_delayq.store.keys import Keys, Layout
 from celery_delayq.store.schedule import Store
 from celery_delayq.testing import wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
-from tests.lua.bench import entry
+from tests.lua.bench import entry, labelled
 from tests.support import TIMEOUT
 from tests.support.proxy import Fault, Proxy
 from tests.support.replies import REPLIES
@@ -119,6 +120,36 @@ def test_a_lost_permit_comes_back(dispatcher: Dispatcher, store: Store) -> None:
     store.client.zadd(KEYS.permits, {"api:\0q\0gone\0m": 0})
 
     wait_until(lambda: not store.client.exists(KEYS.permits), what="the permit is given back")
+
+
+def test_a_process_that_takes_no_permits_is_logged(
+    dispatcher: Dispatcher, store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A process of an older version, beside one of this version."""
+    store.register("q")
+    store.task_limits.announce({"a%20b": "0 1 9 0", "off": "0 1 9 0"})
+    store.task_limits.override("off", "none")
+    sent = {
+        "me": [("mine", "a%20b:"), ("another", "")],
+        "new": [("new", "a%20b:"), ("no limit now", "off:"), ("gone", "old:")],
+        "older": [("older", "a%20b:k"), ("its other", "a%20b:k")],
+    }
+    for who, messages in sent.items():
+        for id, lane in messages:
+            call = store.schedule_call("q")
+            call.add(labelled(id, 0, lane=lane))
+            store.run(call)
+        acquired = store.leases.acquire("q", who, 600.0, "1", len(messages), has_limits=True)
+        assert len(acquired.messages) == len(messages)
+    for id in ("older", "its other"):
+        assert store.client.zrem(KEYS.permits, f"a%20b:k\0q\0{id}\0n-{quote(id)}")
+
+    def lines() -> list[str]:
+        return [each.message for each in caplog.records if "does not hold" in each.message]
+
+    wait_until(lines, what="the warning")
+    assert len(lines()) == 1
+    assert lines()[0].startswith("limit 'a b' does not hold: process older has messages of it")
 
 
 def test_limits_that_are_gone_come_back_and_those_of_newer_code_stay(

@@ -176,6 +176,21 @@ def test_a_change_lets_held_tasks_go(
     worker.stop()
 
 
+def test_of_two_definitions_that_of_the_last_worker_counts_and_its_log_says_so(
+    delayq: DelayQ, delayq_worker: StartWorker
+) -> None:
+    former = {"own": Limit("own", concurrency=3), "pattern": Limit("pattern", rate=1000)}
+    delayq.store.task_limits.announce({name: each.definition.text for name, each in former.items()})
+
+    worker = delayq_worker("tests.apps.limit_tasks:app", pool="solo")
+
+    wait_until(lambda: delayq.limits.get("own").definition != former["own"].definition, TIMEOUT)
+    wait_until(lambda: "another definition" in worker.log, TIMEOUT, "the warning")
+    [line] = [line for line in worker.log.splitlines() if "another definition" in line]
+    assert "limit 'own': this worker's code has another definition" in line
+    assert line.endswith("Before: 3 at once; now: 1000/s, burst 9")
+
+
 def test_tasks_of_a_removed_limit_go_although_another_queue_has_no_lanes(
     app: Celery, delayq: DelayQ, redis: Redis, delayq_worker: StartWorker
 ) -> None:

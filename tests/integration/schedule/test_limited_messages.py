@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 from collections.abc import Mapping
+from hashlib import sha256
 from typing import Any
 
 import pytest
@@ -95,7 +96,8 @@ def test_a_large_message_has_its_mark_behind_its_task(limited: Any, redis: Redis
 @pytest.mark.parametrize(
     ("options", "args", "error", "match"),
     [
-        ({"limit": STRIPE}, (), InvalidLimit, "cannot be computed from args="),
+        ({"limit": STRIPE}, (), InvalidLimit, "no argument has the name 'customer'"),
+        ({"limit": STRIPE}, (" \t",), InvalidLimit, "is an empty text"),
         ({"limit": STRIPE}, ("",), InvalidLimit, "is an empty text"),
         (
             {"limit": Limit("one", concurrency=1), "acks_late": False},
@@ -124,6 +126,15 @@ def test_a_call_whose_limit_cannot_hold_is_refused(
         with pytest.raises(error, match=match):
             app.tasks["shop.wrong"].apply_async(args, countdown=countdown)
     assert redis.keys("*celery*") == []
+
+
+def test_a_key_of_10_kb_is_stored_as_its_hash(limited: Any, redis: Redis) -> None:
+    key = "é" * 5_000
+    limited.apply_async((key,), countdown=60)
+
+    [mark] = marks(redis)
+    assert mark is not None
+    assert mark.lane == f"stripe:{sha256(key.encode()).hexdigest()}"
 
 
 def test_a_limit_is_no_option_of_a_call(limited: Any) -> None:

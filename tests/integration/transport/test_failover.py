@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 import pytest
 from celery import Celery
 from kombu.exceptions import OperationalError
+from redis import Redis
 
 from celery_delayq import DelayQ, Outcome
 from celery_delayq.admin.repair import check
 from celery_delayq.embedded import EmbeddedRedis
 from celery_delayq.errors import NotReplicated
+from celery_delayq.model.limits.of_app import AppLimits
 from celery_delayq.settings import Settings
 from celery_delayq.store.keys import Keys, Layout
 from celery_delayq.store.schedule import Store
 from celery_delayq.store.stores import Stores
 from celery_delayq.testing import WorkerProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
-from tests.apps.ending_tasks import Desk
+from tests.apps.ending_tasks import Desk, app
+from tests.apps.settings import limits_of
 from tests.support import TIMEOUT
+from tests.support.faults.checker import Run
+from tests.support.permits import watching
 from tests.support.scene import StartWorker
 from tests.support.sentinel import MASTER_NAME, Sentinel, replicated
 
@@ -134,9 +140,8 @@ def test_a_replica_that_lags_undoes_what_it_was_not_told_and_nothing_else(
     everything = [*kept, *cancelled, *moved, *again]
     wait_until(lambda: replica_has(replica, everything), what="the schedule on the replica")
 
-    with replica.client() as client:  # from now on it receives nothing
-        client.config_set("masterauth", "wrong")
-        client.client_kill_filter(_type="master")
+    with replica.client() as client:
+        cut_off(client)
     lost = desk.send(5, countdown=14)
     with Celery("lag", broker=desk.url, set_as_current=False) as app:
         app.conf.broker_transport_options = {"master_name": MASTER_NAME}
@@ -157,6 +162,57 @@ def test_a_replica_that_lags_undoes_what_it_was_not_told_and_nothing_else(
     store = Store(desk.redis, Keys(), Layout())
     reports = [*check(Stores.single(store), Settings(lease=LEASE))]
     assert reports[-1].findings == []
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("desk", [0], indirect=True)
+def test_after_a_failover_to_a_replica_that_lags_a_limit_holds_for_what_starts_then(
+    desk: Desk, servers: Servers, sentinel: Sentinel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The replica has the permits of its leases. What started after it was cut off runs beside."""
+    most, limits = 2, {"ending.late": {"name": "late", "concurrency": 2}}
+    monkeypatch.setattr(app, "_delayq_limits", AppLimits(limits_of(limits)))
+    master, replica = servers
+    worker = desk.worker("prefork", lease=LEASE, concurrency=8, limits=limits)
+    first = desk.send(most, "first")
+    desk.wait_started(first, most)
+    second = desk.send(3 * most, "second")
+    wait_until(lambda: replica_has(replica, second), what="the held tasks on the replica")
+    with replica.client() as client:
+        wait_until(lambda: client.zcard("delayq:permits") == most, what="the permits")
+        cut_off(client)
+
+    # These end, and others start, and the replica does not know it.
+    desk.open("first")
+    unknown = desk.wait_started(second, most)
+    assert not set(first) & desk.leased_ids()
+    master.kill()
+    with watching(replica, "late") as counts:
+        wait_failover(desk, replica, sentinel, [worker])
+        desk.wait_started(second, most)
+        wait_until(lambda: desk.twice().keys() >= {*first, *unknown}, TIMEOUT, "they run again")
+        desk.open("second")
+        desk.wait_finished([*first, *second])
+        desk.wait_empty()
+
+    assert desk.twice() == dict.fromkeys([*first, *unknown], 2)
+    assert max(each.leased for each in counts) == most
+    assert {each for each in counts if each.leased != each.permits} == set()
+    assert desk.redis.exists("delayq:permits", "{celery}:held", "{celery}:lanes") == 0
+    assert most < most_at_once(desk.ledger.read()[0]) <= 2 * most
+
+
+def most_at_once(runs: Iterable[Run]) -> int:
+    """Return how many runs there were at one moment, at most."""
+    steps = [(run.start_us, 1) for run in runs]
+    steps += [(run.end_us, -1) for run in runs if run.end_us is not None]
+    return max(accumulate(step for _, step in sorted(steps)))
+
+
+def cut_off(replica: Redis) -> None:
+    """Let a replica receive nothing any more."""
+    replica.config_set("masterauth", "wrong")
+    replica.client_kill_filter(_type="master")
 
 
 def replica_has(replica: EmbeddedRedis, ids: list[str]) -> bool:

@@ -49,6 +49,7 @@ ELSEWHERE = {
     "dispatch/planned_looks": "each 10 s on duty: test_audit.py",
     "ZSCAN": "each 10 s on duty: test_audit.py",
     "repair/permits": "permits that older code has left: test_audit.py",
+    "repair/without_permits": "each 10 s on duty where there are limits: test_audit.py",
     "dispatch/resign": "when a dispatcher stops: errors are ignored",
     "dispatch/defer_queue": "after an error of a promotion",
     "limits/try_lanes": "at the start of a worker whose limits have changed",

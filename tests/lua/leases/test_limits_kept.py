@@ -210,11 +210,11 @@ def test_a_shorter_interval_counts_from_the_change_on(store: Bench) -> None:
 # -- what people and older code do
 
 
-def test_after_five_minutes_without_workers_no_more_than_a_burst_goes(store: Bench) -> None:
-    store.define_limit(interval_us=600_000, burst=3)  # 100 a minute
+def test_after_500_intervals_without_workers_no_more_than_a_burst_goes(store: Bench) -> None:
+    store.define_limit(interval_us=HOUR, burst=3)
     send(store, *(f"a{n}" for n in range(6)))
     assert len(ids(store.acquire("1"))) == 3
-    store.client.zincrby("delayq:slots", -300_000_000, "api:")
+    store.client.zincrby("delayq:slots", -500 * HOUR, "api:")
     store.client.zadd("{q}:lanes", {"api:": 1})
 
     assert len(ids(store.acquire("2"))) == 3
@@ -260,14 +260,40 @@ def test_a_paused_queue_keeps_no_permit_from_another_queue(store: Bench) -> None
     assert ids(store.acquire("1")) == []
     store.pause(queue=QUEUE)
 
-    for number in ("1", "2"):
-        ack(store, "p", "me", [f"{number}:1"])
-        assert ids(store.acquire(str(int(number) + 1), queue="p")) == [f"p{int(number) + 1}"]
-    ack(store, "p", "me", ["3:1"])
+    ack(store, "p", "me", ["1:1"])
+    # The other queue has its turn. It does not wait for a permit any more, so it gets one turn.
+    numbers = map(str, count(2))
+    number = next(each for each in numbers if ids(store.acquire(each, queue="p")) == ["p2"])
+    ack(store, "p", "me", [f"{number}:1"])
+    number = next(numbers)
+    assert ids(store.acquire(number, queue="p")) == ["p3"]
+    ack(store, "p", "me", [f"{number}:1"])
     store.resume(queue=QUEUE)
     store.promote()
     assert store.client.exists("{q}:lanes_wake")
     assert ids(store.acquire("9")) == ["q1"]
+
+
+def test_queues_of_a_lane_take_turns(store: Bench) -> None:
+    """A worker asks in the step in which it acknowledges, so it is the first that asks."""
+    store.define_limit(concurrency=1)
+    for first in range(0, 3000, 50):
+        store.put(*(labelled(f"q{n}", 0, lane="api:") for n in range(first, first + 50)))
+    for queue in ("a", "z"):
+        send(store, *(f"{queue}{n}" for n in range(3)), queue=queue)
+    numbers = map(str, count(1))
+    leased: dict[str, str] = {}
+    done = set[str]()
+    while not {"a2", "z2"} <= done:
+        for queue in ("q", "a", "z"):
+            number = next(numbers)
+            if queue in leased:
+                ack(store, queue, "me", [leased.pop(queue)])
+            if found := ids(store.acquire(number, queue=queue)):
+                leased[queue] = f"{number}:1"
+                done.update(found)
+
+    assert store.client.zcard("{q}:held") + store.client.llen("q") > 0
 
 
 def test_a_more_urgent_message_is_the_first_of_its_lane(store: Bench) -> None:

@@ -185,10 +185,17 @@ def test_the_name_of_a_lane_can_be_told_from_its_key() -> None:
     assert Limit("all", rate=1).lane_of("t", None, [], {}) == "all:"
 
 
+def test_an_error_shows_the_begin_of_large_arguments() -> None:
+    with pytest.raises(InvalidLimit, match="no argument has the name 'nobody'") as caught:
+        lane("{nobody}", "c1", region="x" * 1_000_000)
+
+    assert len(str(caught.value)) < 700
+
+
 @pytest.mark.parametrize(
     ("key", "match"),
     [
-        ("{nobody}", "cannot be computed from args=.*KeyError 'nobody'"),
+        ("{nobody}", "cannot be computed from args=.*no argument has the name 'nobody'"),
         ("{5}", "cannot be computed"),
         (lambda: "k", "failed for args="),
         (lambda *_, **__: None, "returned None, not a text"),

@@ -3,10 +3,10 @@
 -- Defines  batch  clear_batch_lists  begin_batch  write_batch  hold_in_lane  store_or_make_ready  is_full
 --            REFUSED  release_taken_keys  may_be_taken  store_with_free_key  store_with_unique_key  store_message
 --            end_batch
--- Expects  FIRST.next_due  KEYS.wake  KEYS.lanes_wake
+-- Expects  FIRST.next_due  KEYS.wake  KEYS.lanes_wake  KEYS.limits
 --          clock: to_ms
 --          tracking: expect_state  DUE  TASKS  UNIQUE  READY_INDEX  forget_waiting  TOTALS
---          types: expect_types  expect_all
+--          types: expect_type  expect_types  expect_all
 --          record: read_record  read_label  due_text  read_unique
 --          entry_store: is_tracked  is_scheduled  put_ready  put_record  put_entry
 --          wake: wake_consumers
@@ -31,6 +31,9 @@ local function begin_batch(time_us, most, first)
   batch.lists = {select(first, unpack(KEYS))}
   batch.tracked = expect_state()
   expect_types(FIRST.next_due, 'zset', 'hash')
+  -- @with limits
+  expect_type(KEYS.limits, 'hash')
+  -- @end
   expect_all(first, 'list')
   batch.room = most > 0 and most - redis.call('ZCARD', DUE) or math.huge
 end

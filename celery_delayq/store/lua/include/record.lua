@@ -84,14 +84,18 @@ end
 
 -- Read the lane of a message of a task with a limit (see include/lanes.lua), and the time at which
 -- the message expires (ms, 0 for never). 'behind' is the place behind its label. Returns nil for
--- any other message.
+-- any other message. A lane is "<limit>:<key>", up to 500 printable ASCII characters without quotes
+-- and spaces: its members in sorted sets end with NUL.
 local function read_lane(message, behind)
   if not behind or string.byte(message, behind) ~= 44 then -- a comma
     return nil
   end
-  local lane, expires = string.match(message, '^, "limit": "(%S+) (%d+)"', behind)
+  local mark = '"limit": "([!#-9;-~]+:[!#-~]*) (%d+)"'
+  local lane, expires = string.match(message, '^, ' .. mark, behind)
   if not lane then
-    lane, expires = string.match(message, '^, "task": "[^%s"]*", "limit": "(%S+) (%d+)"', behind)
+    lane, expires = string.match(message, '^, "task": "[^%s"]*", ' .. mark, behind)
   end
-  return lane, tonumber(expires)
+  if lane and #lane <= 500 and #expires <= 15 then
+    return lane, tonumber(expires)
+  end
 end

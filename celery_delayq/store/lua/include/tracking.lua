@@ -187,10 +187,11 @@ local function lane_member(lane, step, due, name)
   return table.concat({lane, string.format('%03d', step), due_text(due), name}, '\0')
 end
 
--- The due and the name of an entry in its member in HELD.
+-- The due and the name of an entry in its member in HELD. Another program may have written the
+-- member: then the due is 0, and no entry has the name.
 local function due_in_lane(member)
   local due, name = string.match(member, '^[^%z]*%z%d+%z(%d+)%z(.*)$')
-  return tonumber(due), name
+  return tonumber(due or 0), name or ''
 end
 
 -- The range of the members of a lane in HELD, and of other keys whose members begin with a name.

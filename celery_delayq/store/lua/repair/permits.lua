@@ -26,7 +26,7 @@ for i = FIRST.messages, #ARGV, 3 do
     if repair then
       -- Memory is freed, so a full server must accept the repair: see dispatch/promote.lua.
       redis.call('ZREM', KEYS.next_due, '')
-      free_permit(lane, member)
+      free_permit(lane, ARGV.queue, member)
     end
   end
 end

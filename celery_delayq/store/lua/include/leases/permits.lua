@@ -6,8 +6,9 @@
 -- A lane that waits for a permit is in BLOCKED_LANES: "<lane> NUL <queue>". When a permit comes
 -- back, FREED_LANES gets "<queue> NUL <lane>", and the queue a look.
 --
--- Defines  permit_member  used_until  SLOTS_US  latest_moment  moment_of_next  take_permit
---            free_permit  give_back_permit  end_lease  track_requeued  unblock_freed_lanes  forget_old_slots
+-- Defines  permit_member  used_until  SLOTS_US  TURN_MS  latest_moment  moment_of_next  take_permit
+--            blocked_in_turn  free_permit  give_back_permit  end_lease  track_requeued
+--            unblock_freed_lanes  forget_old_slots
 -- Expects  KEYS.permits  KEYS.slots  KEYS.blocked_lanes  KEYS.freed_lanes  KEYS.next_due
 --            ARGV.wake_channel
 --          clock: now_us  to_ms
@@ -35,9 +36,12 @@ end
 -- Lanes wait for the slots of 10 ms together: a look for each slot would cost too much.
 local SLOTS_US = 10000
 
--- The latest moment that moment_of_next may return for a lane that waits for a slot.
+-- How long (ms) another queue of a lane may take a permit that has come back, before the next one.
+local TURN_MS = 100
+
+-- The latest moment in LANES of a lane that does not wait for a permit.
 local function latest_moment(limit, time_us)
-  return time_us + (limit and limit.interval or 0) + SLOTS_US
+  return time_us + (limit and limit.interval or 0) + SLOTS_US + TURN_MS * 1000
 end
 
 -- When the next message of a lane may be leased (µs): 'time_us' for now, infinity if the lane waits
@@ -73,21 +77,44 @@ local function take_permit(lane, limit, queue, id, message_id, time_us)
   end
 end
 
--- Remove a permit. Queues whose lanes wait for it get a look, but not the queue 'woken', whose lanes
--- the caller wakes itself. The message has already moved, so a key of another type must not raise.
-local function free_permit(lane, permit, woken)
+-- The queues whose lanes wait for a permit, as members of BLOCKED_LANES, at most 100. Those behind
+-- the queue that gives the permit back come first, so that queues take turns.
+local function blocked_in_turn(lane, queue)
+  local first, last = lane_range(lane)
+  local all = redis.pcall('ZRANGEBYLEX', KEYS.blocked_lanes, first, last, 'LIMIT', 0, 100)
+  if #all < 2 then
+    return all
+  end
+  local own = lane .. '\0' .. queue
+  local found = redis.call('ZRANGEBYLEX', KEYS.blocked_lanes, '(' .. own, last, 'LIMIT', 0, 100)
+  for _, member in ipairs(redis.call('ZRANGEBYLEX', KEYS.blocked_lanes, first, '[' .. own, 'LIMIT',
+    0, 100 - #found)) do
+    found[#found + 1] = member
+  end
+  return found
+end
+
+-- Remove a permit. Queues whose lanes wait for it get a look, one after the other. The caller wakes
+-- the lanes of the queue 'woken' itself: its lane goes on at once if no other queue waits, else after
+-- a turn of the others. The message has already moved, so a key of another type must not raise.
+local function free_permit(lane, queue, permit, woken)
   if redis.pcall('ZREM', KEYS.permits, permit) ~= 1 then
     return
   end
-  local first, last = lane_range(lane)
-  local blocked = redis.pcall('ZRANGEBYLEX', KEYS.blocked_lanes, first, last, 'LIMIT', 0, 100)
-  for _, member in ipairs(blocked) do
-    local time_us, waiting = now_us(), string.sub(member, #lane + 2)
-    if type(redis.pcall('ZADD', KEYS.freed_lanes, 0, waiting .. '\0' .. lane)) == 'number' then
+  local blocked = blocked_in_turn(lane, queue)
+  local time_us = #blocked > 0 and now_us()
+  for place, member in ipairs(blocked) do
+    local waiting = string.sub(member, #lane + 2)
+    local look = to_ms(time_us) + (place - 1) * TURN_MS
+    if waiting == woken and place > 1 then
+      look = to_ms(time_us) + TURN_MS
+      redis.call('ZREM', KEYS.blocked_lanes, member)
+      redis.pcall('ZADD', LANES, 'XX', look * 1000, lane)
+      pcall(plan_look, KEYS.next_due, waiting, look, time_us, ARGV.wake_channel)
+    elseif type(redis.pcall('ZADD', KEYS.freed_lanes, 0, waiting .. '\0' .. lane)) == 'number' then
       redis.call('ZREM', KEYS.blocked_lanes, member)
       if waiting ~= woken then
-        pcall(plan_look, KEYS.next_due, waiting, to_ms(time_us), time_us,
-          ARGV.wake_channel)
+        pcall(plan_look, KEYS.next_due, waiting, look, time_us, ARGV.wake_channel)
       end
     end
   end
@@ -97,7 +124,7 @@ end
 local function give_back_permit(queue, message, behind, id, message_id, woken)
   local lane = read_lane(message, behind)
   if lane then
-    free_permit(lane, permit_member(lane, queue, id, message_id), woken)
+    free_permit(lane, queue, permit_member(lane, queue, id, message_id), woken)
   end
 end
 
