@@ -110,7 +110,7 @@ def _warn_of_processes_without_limits(store: Store, queues: Iterable[str]) -> No
             for worker_id, name in found:
                 warn_once(
                     logger,
-                    f"limit {unquote(name)!r} does not hold: process {worker_id} has messages of it "
-                    "that do not count, since its version knows no limits, or the limit began after "
-                    "it had taken them. Update all workers",
+                    f"limit {unquote(name)!r} does not hold: process {worker_id} has messages of "
+                    "it that do not count: its version knows no limits, or the limit began later. "
+                    "Update all workers",
                 )

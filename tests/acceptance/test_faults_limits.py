@@ -24,6 +24,7 @@ LIMITS: Mapping[str, Mapping[str, Any]] = {
 }
 LEASE = 3.0
 
+
 def judged(stage: Stage, found: list[Counts], passes: Passes, killer: Killer) -> None:
     """Judge the runs, the leases and the permits."""
     verdict = stage.verdict()

@@ -68,7 +68,9 @@ def test_each_alert_fires_and_clears_and_each_panel_has_values(
     worker = monitored.worker("celery")
     monitored.client.config_set("maxmemory", 1_000_000_000)
     monitored.delayq.periodic.add("report", 1, "shop.report")
-    monitored.delayq.store.task_limits.announce({"pay": Limit("pay", concurrency=8).definition.text})
+    monitored.delayq.store.task_limits.announce(
+        {"pay": Limit("pay", concurrency=8).definition.text}
+    )
     load = monitored.load()
     send("shop.remind", countdown=3600)
     known = alerts()

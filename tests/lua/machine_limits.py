@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
@@ -88,7 +88,7 @@ class LimitMachine(RuleBasedStateMachine):
 
     redis: RedisUnderTest
     #: The scripts that the rules have called.
-    called: set[str]
+    called: ClassVar[set[str]]
 
     def __init__(self) -> None:
         super().__init__()

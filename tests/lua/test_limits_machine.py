@@ -11,6 +11,7 @@ import math
 import os
 import re
 import sys
+from typing import ClassVar
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -159,7 +160,7 @@ def test_no_sequence_breaks_a_limit_or_forgets_a_lane(
 ) -> None:
     class OnThisRedis(Machine):
         redis = delayq_redis
-        called = set[str]()
+        called: ClassVar[set[str]] = set()
 
     run_state_machine_as_test(
         OnThisRedis,

@@ -90,9 +90,7 @@ MEMBERS = (b"", b"api:", b"api:\0", b"api:\0junk", b"api:\0000\0x\0a", b"api:\00
 
 @pytest.mark.parametrize("garbage", MEMBERS)
 @pytest.mark.parametrize("key", ["{q}:held", "{q}:lanes", "delayq:freed_lanes"])
-def test_garbage_in_the_keys_of_lanes_stops_nothing(
-    store: Bench, key: str, garbage: bytes
-) -> None:
+def test_garbage_in_the_keys_of_lanes_stops_nothing(store: Bench, key: str, garbage: bytes) -> None:
     store.define_limit(concurrency=1)
     store.put(labelled("first", 0, lane="api:"))
     assert ids(store.acquire("1")) == ["first"]
@@ -119,7 +117,16 @@ def test_garbage_in_the_keys_of_lanes_stops_nothing(
 @pytest.mark.parametrize(
     "definition",
     [
-        *(b"", b"\xff", b"none", b"1 1 1 1 1", b"-1 1 1 0", b"nan 1 0 0", b"inf 1 0 0", b"1e9 1 0 0"),
+        *(
+            b"",
+            b"\xff",
+            b"none",
+            b"1 1 1 1 1",
+            b"-1 1 1 0",
+            b"nan 1 0 0",
+            b"inf 1 0 0",
+            b"1e9 1 0 0",
+        ),
         *(b"0 0 1 0", b"0 1 0 1", b"1 0 0 0", b"9" * 400 + b" 1 0 0", b"1 " + b"9" * 400 + b" 0 0"),
         *(b"0 1 " + b"9" * 400 + b" 0", b"1" * 15 + b" " + b"1" * 15 + b" 1 1"),
     ],
