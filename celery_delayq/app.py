@@ -16,6 +16,7 @@ from celery_delayq.limits.client import TaskLimits
 from celery_delayq.model.limits.of_app import AppLimits
 from celery_delayq.model.names import Renames
 from celery_delayq.model.retry_options import policies_by_pattern
+from celery_delayq.model.web_rights import WebRights
 from celery_delayq.periodic import runner
 from celery_delayq.periodic.client import PeriodicTasks
 from celery_delayq.schedule.client import Schedule
@@ -28,7 +29,7 @@ from celery_delayq.transfer.client import Transfer
 from celery_delayq.utils.delegation import delegate
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from celery_delayq.model.limits import Limit
     from celery_delayq.webhook import Webhook
@@ -57,6 +58,13 @@ class DelayQ:
         former name run as the task. ``docs/deploys.md`` tells when to set and remove it.
     webhook : Webhook | None
         Allowed receivers and other settings of the task ``celery_delayq.webhook``.
+    web_changes : Callable[[str, Any], bool] | None
+        Who may change tasks on the pages of the web. Called with the name of a user and the request
+        of Tornado for each change and each page; None: nobody may. A user needs a login of Flower
+        or of ``delayq web``, or *web_user_header*.
+    web_user_header : str | None
+        The header in which a proxy with a login gives the name of the user, such as
+        ``X-Forwarded-User``. Only for pages that nobody can reach without the proxy.
 
     Raises
     ------
@@ -65,8 +73,9 @@ class DelayQ:
     InvalidLimit
         *limits* are no limits by pattern, or two of them have one name and differ.
     ConfigError
-        *app* is not a Celery app, *webhook* is not a ``Webhook``, or *renamed* has no names of
-        tasks or leads in a circle.
+        *app* is not a Celery app, *webhook* is not a ``Webhook``, *renamed* has no names of tasks
+        or leads in a circle, *web_changes* cannot be called, or *web_user_header* is not the name
+        of a header.
 
     Notes
     -----
@@ -94,12 +103,15 @@ class DelayQ:
         limits: Mapping[str, Limit] | None = None,
         renamed: Mapping[str, str] | None = None,
         webhook: Webhook | None = None,
+        web_changes: Callable[[str, Any], bool] | None = None,
+        web_user_header: str | None = None,
     ) -> None:
         self.at_least_once = at_least_once
         self.retries = policies_by_pattern(retry)
         self._limits = AppLimits(limits)
         self._renames = Renames(renamed)
         self.webhook = webhook
+        self.web_rights = WebRights(web_changes, web_user_header)
         self.session = Session()
         self._context = ContextValues()
         if app is not None:

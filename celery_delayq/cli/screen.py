@@ -29,12 +29,12 @@ from rich.text import Text
 
 from celery_delayq.admin.reporting import Refused
 from celery_delayq.app import DelayQ
-from celery_delayq.cli.text import distance, stamp
+from celery_delayq.cli.text import stamp
 from celery_delayq.model.scheduled import Filter, moment
 from celery_delayq.periodic.schedules import clocked
 from celery_delayq.periodic.serialization import describe
 from celery_delayq.store.schedule import layouts
-from celery_delayq.utils.text import spelled
+from celery_delayq.utils.text import distance, spelled
 
 #: Titles of columns with numbers, and with other short values. All other columns are folded.
 _NUMBER_TITLES = {

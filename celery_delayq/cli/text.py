@@ -1,19 +1,12 @@
-"""Durations, times, numbers and ids as people read and type them. No I/O."""
+"""Times, numbers and ids as people read and type them. No I/O."""
 
 from __future__ import annotations
 
-import re
 import shlex
 from datetime import datetime, timezone
 
 from celery_delayq.model.envelope import entry_id, parse_iso
-from celery_delayq.utils.text import UNIT_SECONDS, span, spelled
-
-_NUMBER = r"[0-9]+(?:\.[0-9]+)?"
-_DURATION = re.compile(
-    r"([+-]?)\s*" + r"\s*".join(f"(?:({_NUMBER}){unit})?" for unit in UNIT_SECONDS), re.IGNORECASE
-)
-_SECONDS = re.compile(rf"[+-]?{_NUMBER}")
+from celery_delayq.utils.text import spelled
 
 
 def quoted(text: str) -> str:
@@ -32,13 +25,6 @@ def shown_id(id: str) -> str:
 def number_of(number: int, one: str, many: str) -> str:
     """Return ``1 entry``, ``1,204 entries``."""
     return f"{number:,} {one if number == 1 else many}"
-
-
-def distance(seconds: float) -> str:
-    """Return a distance in time: ``in 2h 5m``, ``5m ago``, ``now``."""
-    if abs(seconds) < 0.5:
-        return "now"
-    return f"in {span(seconds)}" if seconds > 0 else f"{span(seconds)} ago"
 
 
 def stamp(moment: datetime) -> str:
@@ -67,22 +53,3 @@ def read_stamp(text: str) -> datetime:
         return parse_iso(text).astimezone(timezone.utc)
     except (OverflowError, OSError) as exc:
         raise ValueError(f"{text!r} lies outside the years 1 to 9999") from exc
-
-
-def seconds_of(text: str, *, bare: bool = True) -> float | None:
-    """Read a duration such as ``90``, ``90s``, ``1h30m`` or ``-10m``; None for other texts.
-
-    Parameters
-    ----------
-    bare : bool
-        Whether a number without a unit is a duration in seconds.
-    """
-    text = text.strip()
-    if _SECONDS.fullmatch(text):
-        return float(text) if bare else None
-    match = _DURATION.fullmatch(text)
-    if match is None or not any(match.groups()[1:]):
-        return None
-    sign, *numbers = match.groups()
-    pairs = zip(numbers, UNIT_SECONDS.values(), strict=True)
-    return (-1 if sign == "-" else 1) * sum(float(n) * size for n, size in pairs if n is not None)

@@ -44,6 +44,7 @@ def install(app: Celery) -> None:
     make(PROCESS)
     make(APP, app=app)
     send_task.share_with_registry(app)
+    flower.add_tab()
     amqp.recreate(app)
     durable_revoke.recreate(app)
     if app.finalized:
@@ -533,5 +534,5 @@ LOOP = (
 #: Every change.
 CHANGES = (
     *(*TRANSPORT, *PROCESS, *APP, *TASK, *EVENTLET, *WORKER, *EXTENDED_WORKER),
-    *(*CONTEXT, *AIO, *REQUEST, *POOL, *CONSUMER, *LOOP, *flower.CHANGES),
+    *(*CONTEXT, *AIO, *REQUEST, *POOL, *CONSUMER, *LOOP, *flower.TAB, *flower.CHANGES),
 )

@@ -200,7 +200,7 @@ class Register(Change):
     """Adds several keys with the same value to a mapping."""
 
     keys: tuple[str, ...]
-    value: str
+    value: Any
 
     def _make(self, owner: Any, name: str) -> None:
         _get(owner, name).update(dict.fromkeys(self.keys, self.value))
@@ -208,6 +208,21 @@ class Register(Change):
     def _undo(self, owner: Any, name: str) -> None:
         for key in self.keys:
             _get(owner, name).pop(key, None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Insert(Change):
+    """Puts items before those of a list."""
+
+    items: tuple[Any, ...]
+
+    def _make(self, owner: Any, name: str) -> None:
+        found = _get(owner, name)
+        found[:0] = [item for item in self.items if item not in found]
+
+    def _undo(self, owner: Any, name: str) -> None:
+        found = _get(owner, name)
+        found[:] = [item for item in found if item not in self.items]
 
 
 def _alike(before: Any, new: Callable[..., Any]) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from itertools import chain
+from itertools import chain, islice
 from typing import Any, cast
 from uuid import uuid4
 
@@ -169,8 +169,14 @@ class ControlStore(StorePart):
 
     def count_steps(self, queue: str, where: EntryCondition) -> Steps[int]:
         """Return the number of entries of a queue. *where* must not have a priority step."""
-        pieces = Stretch.of(queue, where).pieces()
-        return sum(answered((yield [self._scan.size_command(piece) for piece in pieces])))
+        return (yield from self.counts_steps(queue, [where]))[0]
+
+    def counts_steps(self, queue: str, each: Sequence[EntryCondition]) -> Steps[list[int]]:
+        """Return the number of entries of a queue for each condition, in one round trip."""
+        pieces = [Stretch.of(queue, where).pieces() for where in each]
+        commands = [self._scan.size_command(piece) for piece in chain.from_iterable(pieces)]
+        sizes = iter(answered((yield commands)))
+        return [sum(islice(sizes, len(its))) for its in pieces]
 
     def controls(self) -> PausedNames:
         """Return the paused queues and tasks."""

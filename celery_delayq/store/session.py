@@ -30,10 +30,14 @@ class Session:
     ----------
     app : Celery | None
         The app. If None, call :meth:`bind` later.
+    redis_timeout : float | None
+        Seconds to wait for a connection to Redis, and for a reply, unless the app has its own
+        timeouts. None for the timeouts of the app alone.
     """
 
-    def __init__(self, app: Celery | None = None) -> None:
+    def __init__(self, app: Celery | None = None, *, redis_timeout: float | None = None) -> None:
         self._app = app
+        self._redis_timeout = redis_timeout
         self._stores: Stores | None = None
         self._dead_letter_connection: Any = None
         self._lock = threading.Lock()
@@ -86,6 +90,10 @@ class Session:
         """Return stores with separate connections. Raises the errors of :attr:`stores`."""
         with self.app.connection_for_write() as connection:
             _check_broker(connection)
+        with self.app.connection_for_write() as connection:
+            if self._redis_timeout is not None:
+                for name in ("socket_timeout", "socket_connect_timeout"):
+                    connection.transport_options.setdefault(name, self._redis_timeout)
             stores: Stores = connection.default_channel.new_stores()
         if stores.has_one:  # earlier versions did not support a Redis Cluster
             check_layout(stores.only.client, stores.only.keys)

@@ -1,4 +1,4 @@
-"""Checks and encodes texts, makes those of other programs safe to print, and spells durations."""
+"""Checks and encodes texts, makes foreign texts safe to print, spells and reads durations."""
 
 from __future__ import annotations
 
@@ -14,6 +14,12 @@ _PLAIN_TEXT = re.compile(r"[\w.~/-]*", re.ASCII).fullmatch
 
 #: Units of a duration in seconds, longest first.
 UNIT_SECONDS = {"w": 604_800, "d": 86_400, "h": 3600, "m": 60, "s": 1}
+
+_NUMBER = r"[0-9]+(?:\.[0-9]+)?"
+_DURATION = re.compile(
+    r"([+-]?)\s*" + r"\s*".join(f"(?:({_NUMBER}){unit})?" for unit in UNIT_SECONDS), re.IGNORECASE
+)
+_SECONDS = re.compile(rf"[+-]?{_NUMBER}")
 
 _SHORT_ESCAPES = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
 
@@ -60,6 +66,32 @@ def span(seconds: float) -> str:
     first = next((i for i, part in enumerate(parts) if part[0] != "0"), len(parts) - 1)
     found = [part for part in parts[first : first + 2] if part[0] != "0"]
     return " ".join(found) or "0s"
+
+
+def distance(seconds: float) -> str:
+    """Return a distance in time: ``in 2h 5m``, ``5m ago``, ``now``."""
+    if abs(seconds) < 0.5:
+        return "now"
+    return f"in {span(seconds)}" if seconds > 0 else f"{span(seconds)} ago"
+
+
+def seconds_of(text: str, *, bare: bool = True) -> float | None:
+    """Read a duration such as ``90``, ``90s``, ``1h30m`` or ``-10m``; None for other texts.
+
+    Parameters
+    ----------
+    bare : bool
+        Whether a number without a unit is a duration in seconds.
+    """
+    text = text.strip()
+    if _SECONDS.fullmatch(text):
+        return float(text) if bare else None
+    match = _DURATION.fullmatch(text)
+    if match is None or not any(match.groups()[1:]):
+        return None
+    sign, *numbers = match.groups()
+    pairs = zip(numbers, UNIT_SECONDS.values(), strict=True)
+    return (-1 if sign == "-" else 1) * sum(float(n) * size for n, size in pairs if n is not None)
 
 
 def described(what: Any) -> str:

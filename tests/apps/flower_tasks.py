@@ -7,7 +7,7 @@ from celery import Celery
 from celery_delayq import DelayQ
 
 app = Celery("flower")
-DelayQ(app)
+DelayQ(app, web_changes=lambda user, _: user == "ops")
 
 
 @app.task(name="flower.board", shared=False)

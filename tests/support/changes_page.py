@@ -16,7 +16,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "changes.md"
 #: The time at which the changes of each part of the table are made.
 MOMENTS = {
     "import of the transport": install.TRANSPORT,
-    "`DelayQ(app)`": (*install.PROCESS, *install.APP),
+    "`DelayQ(app)`": (*install.PROCESS, *install.APP, *flower.TAB),
     "the app knows its tasks": install.TASK,
     "the first task with a context": install.CONTEXT,
     "a client for asyncio connects": install.AIO,
@@ -100,7 +100,8 @@ def _maker(change: Any) -> str:
     """Return our function, below ``celery_delayq.integration``."""
     made = getattr(change, "receiver", None) or getattr(change, "by", None)
     if made is None:
-        return str(change.value)
+        value = getattr(change, "value", None)
+        return value if isinstance(value, str) else "flower.tab"
     made = made.args[0] if hasattr(made, "args") else made
     return f"{made.__module__.removeprefix('celery_delayq.integration.')}.{made.__qualname__}"
 

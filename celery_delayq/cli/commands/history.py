@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Any
 
 import click
 from rich.text import Text
 
-from celery_delayq.admin.why.reasons import ReasonKind, Why
+from celery_delayq.admin.why.timeline import events_of, other_reasons
 from celery_delayq.app import DelayQ
 from celery_delayq.cli import options, screen
 from celery_delayq.cli.command import command
@@ -20,15 +20,6 @@ from celery_delayq.utils.text import span, spelled
 
 #: Number of runs that are shown by default, and most attempts of one task in a timeline.
 DEFAULT_LIMIT, MAX_ATTEMPTS = 100, 1000
-
-#: What happens at the time in the value of a reason.
-_EVENTS = {
-    (ReasonKind.NOT_DUE, "due"): "due",
-    (ReasonKind.OVERDUE, "due"): "due",
-    (ReasonKind.REVOKED, "since"): "revoked",
-    (ReasonKind.EXPIRED, "at"): "expires",
-    (ReasonKind.DEAD, "since"): "dead letter",
-}
 
 
 @command()
@@ -82,7 +73,7 @@ def timeline(delayq: DelayQ, id: str) -> bool:
     """
     runs = delayq.runs.newest(MAX_ATTEMPTS, id=id)
     answer = delayq.why(id, ask_workers=False)
-    events = sorted((*_of_runs(runs), *_of_answer(answer)), key=lambda each: each[0])
+    events = events_of(runs, answer)
     if screen.is_json():
         told = [{"at": at.isoformat(), "event": event} for at, event in events]
         screen.print_json({"events": told, "why": answer.as_dict()})
@@ -90,37 +81,9 @@ def timeline(delayq: DelayQ, id: str) -> bool:
     output = screen.console()
     for at, event in events:
         output.print(Text(stamp(at), "bold").append(f"  {event}", "default"), soft_wrap=True)
-    for each in (answer, *answer.others):
-        kinds = {kind for kind, _ in _EVENTS} | {ReasonKind.ENDED}
-        for reason in each.reasons:
-            if reason.kind not in kinds and not (runs and reason.kind is ReasonKind.UNKNOWN):
-                output.print(Text(reason.sentence(stamp)))
+    for reason in other_reasons(runs, answer):
+        output.print(Text(reason.sentence(stamp)))
     return answer.is_known or bool(runs)
-
-
-def _of_runs(runs: Iterable[Run]) -> Iterator[tuple[datetime, str]]:
-    """Yield what happened in runs."""
-    for run in runs:
-        where, attempt = f"queue {spelled(run.queue)}", f"attempt {run.retries + 1:,}"
-        if run.due is not None:
-            yield run.due, f"due: {attempt}"
-        if run.promoted is not None:
-            yield run.promoted, f"ready in {where}"
-        if run.started is not None:
-            yield run.started, f"started: {attempt}, on {spelled(run.worker)}"
-        reason = f", {spelled(run.reason)}" if run.reason else ""
-        yield run.ended, f"ended: {attempt}, {spelled(run.state)}{reason}"
-
-
-def _of_answer(answer: Why) -> Iterator[tuple[datetime, str]]:
-    """Yield what an answer says of the past and the future."""
-    for each in (answer, *answer.others):
-        for reason in each.reasons:
-            for name, value in reason.values.items():
-                event = _EVENTS.get((reason.kind, name))
-                if event is not None:
-                    why = reason.values.get("reason")
-                    yield value, f"{event}: {spelled(why)}" if why else event
 
 
 def _row(run: Run, id: str, _: datetime, is_wide: bool) -> Sequence[Text | str]:

@@ -16,7 +16,7 @@ from celery_delayq.app import DelayQ
 from celery_delayq.cli import options, screen
 from celery_delayq.cli.command import command
 from celery_delayq.cli.items import PAGE_ROWS, Bar, Counts, SelectedKind
-from celery_delayq.cli.text import distance, quoted, shown_id, stamp
+from celery_delayq.cli.text import quoted, shown_id, stamp
 from celery_delayq.errors import InvalidETA
 from celery_delayq.model.envelope import due_of_eta
 from celery_delayq.model.lookup import State
@@ -24,7 +24,7 @@ from celery_delayq.model.scheduled import Filter, Outcome, Page, ScheduledTask, 
 from celery_delayq.store.paging import queues_of, with_entries
 from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting.calls import Steps
-from celery_delayq.utils.text import spelled
+from celery_delayq.utils.text import distance, spelled
 
 #: Number of entries in a page by default.
 DEFAULT_LIMIT = 100

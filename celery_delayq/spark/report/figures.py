@@ -12,12 +12,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import pyarrow as pa
 
-#: Possible lengths of a step in seconds.
-STEP_SECONDS = (
-    *(1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800),
-    *(3600 * n for n in (1, 2, 3, 6, 12)),
-    *(86_400 * n for n in (1, 2, 7, 14, 28, 91, 182, 364)),
-)
+from celery_delayq.charts import STEP_SECONDS, Quantiles
 
 _TYPES: Mapping[Any, pa.DataType] = {
     int: pa.int64(),
@@ -29,29 +24,6 @@ _TYPES: Mapping[Any, pa.DataType] = {
 
 #: Tables with a row of figures for each key: the column of the key, and its type.
 _KEYED_TABLES = {"tasks": ("task", str), "queues": ("queue", str), "hours": ("hour", datetime)}
-
-
-@dataclass(frozen=True)
-class Quantiles:
-    """Quantiles of durations in ms.
-
-    Attributes
-    ----------
-    runs : int
-        Number of runs with a known duration.
-    early : int
-        Number of negative durations: the clocks of workers and Redis differ.
-    p50, p90, p99, max : int | None
-        The durations that 50, 90, 99 and 100 per cent of the runs did not exceed; None without
-        runs.
-    """
-
-    runs: int = 0
-    early: int = 0
-    p50: int | None = None
-    p90: int | None = None
-    p99: int | None = None
-    max: int | None = None
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,9 @@ from datetime import timedelta
 from functools import partial
 from importlib.resources import files
 
+from celery_delayq import charts
+from celery_delayq.charts import Layer
 from celery_delayq.spark import check
-from celery_delayq.spark.report import charts
-from celery_delayq.spark.report.charts import Layer
 from celery_delayq.spark.report.figures import LoadAhead, RunReport
 from celery_delayq.utils.text import spelled
 

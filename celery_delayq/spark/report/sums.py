@@ -8,8 +8,9 @@ from typing import Any
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from celery_delayq.charts import Quantiles
 from celery_delayq.model.scheduled import moment
-from celery_delayq.spark.report.figures import AttemptCount, Figures, Quantiles, Reason, Step
+from celery_delayq.spark.report.figures import AttemptCount, Figures, Reason, Step
 
 MINUTE_MS, HOUR_MS = 60_000, 3_600_000
 

@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 from celery import Celery
+from celery_delayq.integration.flower.broker import ClusterCounts
 from redis.connection import AbstractConnection
 
 import celery_delayq
 from celery_delayq import DelayQ, Filter
 from celery_delayq.admin.doctor import diagnose
 from celery_delayq.admin.repair import check
-from celery_delayq.integration.flower.broker import ClusterCounts
 from celery_delayq.metrics.exporter import Exporter
 from celery_delayq.model.dead_letter import DeadFilter
 from celery_delayq.settings import Settings

@@ -11,15 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from celery_delayq.cli.text import (
-    distance,
-    number_of,
-    quoted,
-    read_stamp,
-    seconds_of,
-    stamp,
-)
-from celery_delayq.utils.text import UNIT_SECONDS, span, spelled
+from celery_delayq.cli.text import number_of, quoted, read_stamp, stamp
+from celery_delayq.utils.text import UNIT_SECONDS, distance, seconds_of, span, spelled
 from tests.support.cli import clock_of
 
 

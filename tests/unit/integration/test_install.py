@@ -110,7 +110,7 @@ OTHERWISE = {
 #: Of whose owner there is nothing here: eventlet, and Flower.
 NOT_HERE = {
     "logging:Logger.callHandlers",
-    *("flower_api.BaseApiHandler.send_error", "flower_broker.Broker.__new__"),
+    *("flower_api.BaseApiHandler.send_error", "flower_app.Flower.start"),
 }
 
 

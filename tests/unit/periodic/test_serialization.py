@@ -12,11 +12,11 @@ from celery.schedules import BaseSchedule, crontab, schedule, solar
 from hypothesis import given
 from hypothesis import strategies as st
 
-from celery_delayq.cli.text import seconds_of
 from celery_delayq.errors import InvalidSchedule, ScheduleNotImportable
 from celery_delayq.periodic.rrule import rrule
 from celery_delayq.periodic.schedules import clocked, register
 from celery_delayq.periodic.serialization import describe, dumps_form, loads_form
+from celery_delayq.utils.text import seconds_of
 from tests.support.periodic import BERLIN, NOON, UTC
 
 HERE = __name__

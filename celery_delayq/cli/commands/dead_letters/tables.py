@@ -14,11 +14,11 @@ from rich.text import Text
 from celery_delayq.app import DelayQ
 from celery_delayq.cli import screen
 from celery_delayq.cli.items import Bar, Counts, SelectedKind
-from celery_delayq.cli.text import distance, number_of, shown_id, stamp
+from celery_delayq.cli.text import number_of, shown_id, stamp
 from celery_delayq.model.dead_letter import DeadFilter, DeadLetter
 from celery_delayq.model.scheduled import Outcome
 from celery_delayq.transfer.results import Archived
-from celery_delayq.utils.text import spelled
+from celery_delayq.utils.text import distance, spelled
 
 #: Most characters shown of a reason in a table, and of bytes that are not a message.
 MAX_REASON_CHARACTERS, MAX_BYTES_CHARACTERS = 160, 1000

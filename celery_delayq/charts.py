@@ -7,12 +7,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from datetime import datetime, timedelta, timezone
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone, tzinfo
 from typing import NamedTuple
 from xml.etree import ElementTree as ET
 
-from celery_delayq.spark.report.figures import STEP_SECONDS, Quantiles
 from celery_delayq.utils.text import spelled
+
+#: Possible lengths of a step in seconds.
+STEP_SECONDS = (
+    *(1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800),
+    *(3600 * n for n in (1, 2, 3, 6, 12)),
+    *(86_400 * n for n in (1, 2, 7, 14, 28, 91, 182, 364)),
+)
 
 _UNITS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1000, "s"), (1, "ms"))
 
@@ -27,6 +34,29 @@ _DURATION_MARKS = (
     *(60_000, 600_000, 3_600_000, 36_000_000),
     *(86_400_000 * n for n in (4, 40, 400, 4000)),
 )
+
+
+@dataclass(frozen=True)
+class Quantiles:
+    """Quantiles of durations in ms.
+
+    Attributes
+    ----------
+    runs : int
+        Number of runs with a known duration.
+    early : int
+        Number of negative durations: the clocks of workers and Redis differ.
+    p50, p90, p99, max : int | None
+        The durations that 50, 90, 99 and 100 per cent of the runs did not exceed; None without
+        runs.
+    """
+
+    runs: int = 0
+    early: int = 0
+    p50: int | None = None
+    p90: int | None = None
+    p99: int | None = None
+    max: int | None = None
 
 
 class Layer(NamedTuple):
@@ -91,7 +121,9 @@ class Chart:
             self.across(self.y0 - each * scale, f"{each:,g}")
         return lambda value: self.y0 - value * scale
 
-    def times(self, begins: datetime, ends: datetime) -> Callable[[datetime], float]:
+    def times(
+        self, begins: datetime, ends: datetime, zone: tzinfo = timezone.utc
+    ) -> Callable[[datetime], float]:
         """Draw a time axis; return the function from time to position."""
         length = max((ends - begins).total_seconds(), 1e-3)
         scale = (self.x1 - self.x0) / length
@@ -99,7 +131,7 @@ class Chart:
         def place(at: datetime) -> float:
             return self.x0 + (at - begins).total_seconds() * scale
 
-        for at, text in _marks(begins, ends, max(2, round((self.x1 - self.x0) / 95))):
+        for at, text in _marks(begins, ends, max(2, round((self.x1 - self.x0) / 95)), zone):
             x = place(at)
             self.add("line", "mark", x1=x, x2=x, y1=self.y0, y2=self.y0 + 4)
             self.text(min(x, self.x1 - 14), self.y0 + 19, text)
@@ -115,13 +147,17 @@ def bars(
     outline: Layer | None = None,
     *,
     height: int = 260,
+    zone: tzinfo = timezone.utc,
 ) -> str:
-    """Draw stacked layers as a bar for each step of time, and another value as an outline."""
+    """Draw stacked layers as a bar for each step of time, and another value as an outline.
+
+    Times are shown in *zone*.
+    """
     chart = Chart(label, _WIDE, height)
     sums = [sum(values) for values in zip(*(layer.values for layer in layers), strict=True)]
     high = chart.heights(max([*sums, *(outline.values if outline else ()), 1]))
     wide = timedelta(seconds=step)
-    place = chart.times(times[0], times[-1] + wide)
+    place = chart.times(times[0], times[-1] + wide, zone)
     names = [*layers, *([outline] if outline else [])]
     for i, at in enumerate(times):
         x, end = place(at), place(at + wide)
@@ -136,7 +172,7 @@ def bars(
                 base += value
         if any(each.values[i] for each in names):
             tip = "\n".join(f"{spelled(each.name)}: {each.values[i]:,g}" for each in names)
-            chart.add("rect", "hover", f"{stamp(at)}\n{tip}", x=x, y=chart.y1,
+            chart.add("rect", "hover", f"{stamp(at, zone)}\n{tip}", x=x, y=chart.y1,
                       width=end - x, height=chart.y0 - chart.y1)  # fmt: skip
     if outline is not None:
         path = [f"M{place(times[0]):.1f} {chart.y0}"]
@@ -237,21 +273,25 @@ def duration(ms: float | None) -> str:
     return f"{value:,.0f} {unit}" if size == 1 or abs(value) >= 10 else f"{value:.2g} {unit}"
 
 
-def stamp(at: datetime) -> str:
-    """Return a point in time, in UTC."""
-    utc = at.astimezone(timezone.utc)
-    return f"{utc:%Y-%m-%d %H:%M}" if utc.second == 0 else f"{utc:%Y-%m-%d %H:%M:%S}"
+def stamp(at: datetime, zone: tzinfo = timezone.utc) -> str:
+    """Return a point in time, without its offset."""
+    there = at.astimezone(zone)
+    return f"{there:%Y-%m-%d %H:%M}" if there.second == 0 else f"{there:%Y-%m-%d %H:%M:%S}"
 
 
-def _marks(begins: datetime, ends: datetime, most: int) -> Iterator[tuple[datetime, str]]:
-    """Yield marks of a time axis, at round times of UTC."""
+def _marks(
+    begins: datetime, ends: datetime, most: int, zone: tzinfo
+) -> Iterator[tuple[datetime, str]]:
+    """Yield marks of a time axis, at round times of a zone."""
     length = (ends - begins).total_seconds()
     step = next((each for each in STEP_SECONDS if each * most >= length), STEP_SECONDS[-1])
-    first = math.ceil(begins.timestamp() / step) * step
+    offset = begins.astimezone(zone).utcoffset() or timedelta()
+    ahead = round(offset.total_seconds())
+    first = math.ceil((begins.timestamp() + ahead) / step) * step - ahead
     form = "%H:%M:%S" if step < 60 else "%H:%M" if step < 86_400 else "%b %d"
     day = None
     for seconds in range(first, math.floor(ends.timestamp()) + 1, step):
-        at = datetime.fromtimestamp(seconds, timezone.utc)
+        at = datetime.fromtimestamp(seconds, zone)
         # The first mark of a day shows the date.
         is_new = step < 86_400 and length > 86_400 * 0.75 and day not in (None, at.date())
         yield at, f"{at:%b %d}" if is_new else f"{at:{form}}"

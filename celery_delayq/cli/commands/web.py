@@ -1,0 +1,69 @@
+"""``web``: the pages of delayed tasks, without Flower."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from pathlib import Path
+
+import click
+
+from celery_delayq.admin.reporting import Refused
+from celery_delayq.app import DelayQ
+from celery_delayq.cli import screen
+from celery_delayq.cli.command import command
+from celery_delayq.cli.options import flag, name_option, option
+from celery_delayq.errors import ConfigError
+
+
+@command(timeouts=False)
+@name_option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
+@option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=5556,
+    show_default=True,
+    help="The port to listen on; 0 for a free one.",
+)
+@option(
+    "--auth-file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="A file with a line user:password for each user. Required unless --host is this machine.",
+)
+@option("--url-prefix", default="", metavar="PATH", help="The path before those of the pages.")
+@flag("--read-only", help="Allow no changes.")
+def web(
+    delayq: DelayQ, host: str, port: int, auth_file: Path | None, url_prefix: str, read_only: bool
+) -> None:
+    """Serve the pages of delayed tasks until TERM or INT.
+
+    They are those of the tab in Flower. DelayQ(app, web_changes=...) says who may change tasks.
+    Needs celery-delayq[web].
+
+    \b
+    Examples:
+      celery -A shop delayq web
+      celery -A shop delayq web --host 0.0.0.0 --auth-file /run/secrets/delayq
+    """
+    try:
+        from celery_delayq.web.server import PageServer, ServerOptions, read_passwords
+    except ImportError as exc:
+        raise ConfigError(f'the pages need {exc.name}: pip install "celery-delayq[web]"') from exc
+    passwords = {} if auth_file is None else read_passwords(auth_file)
+    options = ServerOptions(host, port, url_prefix, passwords, read_only)
+
+    async def serve() -> None:
+        try:
+            server = PageServer(delayq.app, options)
+        except OSError as exc:
+            raise Refused(
+                f"cannot listen on {host}, port {port}: {exc.strerror or exc}; choose another "
+                "--port or --host, or stop the program that uses it"
+            ) from exc
+        stopping = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, stopping.set)
+        screen.console().print(f"pages on {server.url}", soft_wrap=True)
+        await server.serve(stopping)
+
+    asyncio.run(serve())

@@ -1,0 +1,357 @@
+"""Changes that the pages offer: what each asks first, and how it is made."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Literal, NamedTuple
+
+from celery_delayq.errors import ConfigError, InvalidETA
+from celery_delayq.model.dead_letter import DeadFilter
+from celery_delayq.model.scheduled import Bulk, Filter, Outcome, moment
+from celery_delayq.utils.text import seconds_of
+from celery_delayq.web.jobs import Job
+from celery_delayq.web.pages import dead, scheduled
+from celery_delayq.web.query import NotFound, Query, mark_of, unquoted
+from celery_delayq.web.site import Site
+
+#: Most tasks that are chosen one by one.
+MAX_MARKS = 1000
+
+#: What a change is about: tasks or dead letters that were chosen, all that match a filter, or the
+#: pause of a queue or a task.
+Kind = Literal["tasks", "all tasks", "dead letters", "all dead letters", "pause"]
+
+
+class Action(NamedTuple):
+    """A change.
+
+    Attributes
+    ----------
+    verb : str
+        What it does, as an order.
+    fields : Sequence[str]
+        The names of the fields of its question.
+    is_dangerous : bool
+        Whether the change cannot be undone.
+    """
+
+    verb: str
+    kind: Kind
+    fields: Sequence[str] = ()
+    is_dangerous: bool = False
+
+
+_MOVE = ("when", "by")
+_REPLAY = ("args", "kwargs", "to_queue", "when")
+
+#: All changes by the value of the button.
+ACTIONS: Mapping[str, Action] = {
+    "run_now": Action("Run now", "tasks"),
+    "move": Action("Move", "tasks", _MOVE),
+    "cancel": Action("Cancel", "tasks", is_dangerous=True),
+    "run_all_now": Action("Run now", "all tasks"),
+    "move_all": Action("Move", "all tasks", _MOVE),
+    "cancel_all": Action("Cancel", "all tasks", is_dangerous=True),
+    "replay": Action("Replay", "dead letters", _REPLAY),
+    "purge": Action("Delete", "dead letters", is_dangerous=True),
+    "replay_all": Action("Replay", "all dead letters", ("args", "kwargs", "to_queue", "rate")),
+    "purge_all": Action("Delete", "all dead letters", is_dangerous=True),
+    "pause": Action("Pause", "pause"),
+    "resume": Action("Resume", "pause"),
+}
+
+#: Titles and hints of fields.
+FIELDS: Mapping[str, tuple[str, str]] = {
+    "when": ("When", "2h from now, or 2030-01-31T09:00"),
+    "by": ("Or move by", "30m, or -1d for earlier"),
+    "args": ("Arguments", "JSON such as [1, 2]; empty: as they are"),
+    "kwargs": ("Keywords", 'JSON such as {"user": 7}; empty: as they are'),
+    "to_queue": ("Queue", "empty: as it is"),
+    "rate": ("At most a second", "empty: all at once"),
+}
+
+#: Why a task was not changed.
+UNCHANGED: Mapping[Outcome, str] = {
+    Outcome.READY: "ready already: a worker takes it next",
+    Outcome.RUNNING: "a worker has it",
+    Outcome.CHANGED: "somebody else has changed it meanwhile",
+    Outcome.PAST: "the new time would be in the past",
+    Outcome.CONFLICT: "another task has its unique key",
+    Outcome.UNREADABLE: "it is no message of a task",
+    Outcome.REFUSED: "the broker refused it",
+    Outcome.UNKNOWN: "it has gone meanwhile",
+}
+
+
+@dataclass(frozen=True)
+class Question:
+    """What a user is asked before a change, and the page that shows it.
+
+    Attributes
+    ----------
+    title : str
+        The change, as an order with its object.
+    number : int
+        How many tasks it concerns.
+    examples : list[str]
+        Some of the ids.
+    marks : list[str]
+        What was chosen, for the form to send again.
+    filter : dict[str, str]
+        The fields of a filter, or the name of what is paused, to be sent again.
+    values : dict[str, str]
+        The texts in the fields of the question.
+    error : str
+        What is wrong with the fields; ``""`` at first.
+    """
+
+    name: str
+    action: Action
+    title: str
+    number: int
+    examples: list[str]
+    marks: list[str]
+    filter: dict[str, str]
+    values: dict[str, str] = field(default_factory=dict)
+    error: str = ""
+
+
+def action_of(query: Query) -> tuple[str, Action]:
+    """Return the change that a form asks for.
+
+    Raises
+    ------
+    NotFound
+        There is no such change.
+    """
+    name = query.text("action")
+    if name not in ACTIONS:
+        raise NotFound(f"There is no change {name!r}.")
+    return name, ACTIONS[name]
+
+
+def ask(site: Site, query: Query, error: str = "") -> Question:
+    """Return the question for a change.
+
+    Raises
+    ------
+    NotFound
+        Nothing was chosen.
+    InvalidFilter, InvalidETA
+        A field of the filter is invalid.
+    """
+    name, action = action_of(query)
+    now = site.now()
+    kept: dict[str, str] = {}
+    marks: list[str] = []
+    examples: list[str] = []
+    if action.kind == "pause":
+        number, (what, name_of) = 1, _paused(query)
+        kept, object_text = {what: name_of}, f"{what} {name_of}"
+    elif action.kind in ("tasks", "dead letters"):
+        chosen = _marks(query)
+        number, examples = len(chosen), [id for _, id in chosen[:10]]
+        marks = [mark_of(ms, id) for ms, id in chosen]
+        object_text = _counted(number, action.kind)
+    else:
+        fields = scheduled.FIELDS if action.kind == "all tasks" else dead.FIELDS
+        kept = {each: text for each in fields if (text := query.name(each))}
+        if action.kind == "all tasks":
+            filter = scheduled.filter_of(query, now)
+            number = site.delayq.count(**{n: getattr(filter, n) for n in scheduled.FIELDS})
+        else:
+            number = site.delayq.count_dead(dead.filter_of(query, now))
+        given = ", ".join(f"{each} {text}" for each, text in kept.items())
+        object_text = _counted(number, action.kind) + (f" with {given}" if given else "")
+    return Question(
+        name,
+        action,
+        f"{action.verb}: {object_text}",
+        number,
+        examples,
+        marks,
+        kept,
+        {each: query.text(each) for each in action.fields},
+        error,
+    )
+
+
+def _counted(number: int, kind: str) -> str:
+    noun = "task" if kind.endswith("tasks") else "dead letter"
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def _paused(query: Query) -> tuple[str, str]:
+    for what in ("queue", "task"):
+        if name := query.name(what):
+            return what, name
+    raise NotFound("Choose a queue or a task to pause.")
+
+
+def _marks(query: Query) -> list[tuple[int, str]]:
+    """Return the times (ms) and ids of chosen tasks."""
+    found: list[tuple[int, str]] = []
+    for mark in dict.fromkeys(query.all("mark")):
+        ms, _, id = mark.partition(":")
+        if id and ms.removeprefix("-").isdigit() and len(ms) < 17:
+            found.append((int(ms), unquoted(id)))
+    if not found:
+        raise NotFound("Nothing was chosen. Go back, and tick what you mean.")
+    if len(found) > MAX_MARKS:
+        raise NotFound(f"Choose at most {MAX_MARKS:,}, or use a filter.")
+    return found
+
+
+def prepare(site: Site, query: Query, question: Question) -> Callable[[Job], object]:
+    """Return the function that makes a change; it notes outcomes in its job.
+
+    Raises
+    ------
+    DelayQError
+        A field of the question is invalid.
+    """
+    name, action = question.name, question.action
+    now = site.now()
+    if action.kind == "pause":
+        return _pausing(site, query, resume=name == "resume")
+    values = _values(query, action, now)
+    if action.kind == "tasks":
+        return _each(site, name, _marks(query), values)
+    if action.kind == "dead letters":
+        return _each_dead(site, name, _marks(query), values)
+    if action.kind == "all tasks":
+        return _all(site, name, scheduled.filter_of(query, now), values)
+    return _all_dead(site, name, dead.filter_of(query, now), values)
+
+
+def _values(query: Query, action: Action, now: datetime) -> dict[str, Any]:
+    """Return the arguments of a call for the fields of a question."""
+    found: dict[str, Any] = {}
+    if "when" in action.fields and (when := query.moment("when", now)) is not None:
+        found["eta"] = when
+    if "by" in action.fields:
+        text = query.text("by")
+        seconds = seconds_of(text)
+        if text and not seconds:
+            raise InvalidETA(f"by={text!r}: expected a duration such as 30m, or -1d for earlier")
+        if bool(text) is ("eta" in found):
+            raise InvalidETA("give either the new time, or by how much to move")
+        if text:
+            found["by"] = seconds
+    for name, kind, example in (("args", list, "[1, 2]"), ("kwargs", dict, '{"user": 7}')):
+        if name in action.fields and (text := query.text(name)):
+            try:
+                value = json.loads(text)
+            except (ValueError, RecursionError):
+                value = None
+            if not isinstance(value, kind):
+                raise ConfigError(f"{name}: expected JSON such as {example}")
+            found[name] = value
+    if "to_queue" in action.fields and (queue := query.name("to_queue")):
+        found["queue"] = queue
+    if "rate" in action.fields and (text := query.text("rate")):
+        try:
+            found["rate"] = float(text)
+        except ValueError:
+            raise ConfigError(f"rate={text!r}: expected a number of tasks a second") from None
+    return found
+
+
+def _pausing(site: Site, query: Query, *, resume: bool) -> Callable[[Job], object]:
+    what, name = _paused(query)
+    change = site.delayq.resume if resume else site.delayq.pause
+
+    def make(job: Job) -> None:
+        changed = change(**{what: name})  # type: ignore[arg-type]
+        job.outcomes[Outcome.DONE if changed else Outcome.CHANGED] += 1
+
+    return make
+
+
+def _each(
+    site: Site, name: str, marks: Sequence[tuple[int, str]], values: Mapping[str, Any]
+) -> Callable[[Job], object]:
+    calls: dict[str, Callable[..., Outcome]] = {
+        "run_now": site.delayq.run_now,
+        "move": site.delayq.reschedule,
+        "cancel": site.delayq.cancel,
+    }
+
+    def make(job: Job) -> None:
+        job.total = len(marks)
+        for ms, id in marks:
+            job.check()
+            try:
+                outcome = calls[name](id, if_eta=moment(ms), **values)
+            except InvalidETA:
+                if len(marks) == 1:
+                    raise
+                outcome = Outcome.PAST
+            job.outcomes[outcome] += 1
+
+    return make
+
+
+def _each_dead(
+    site: Site, name: str, marks: Sequence[tuple[int, str]], values: Mapping[str, Any]
+) -> Callable[[Job], object]:
+    dead_letters = site.delayq.dead_letters
+
+    def change(ms: int, id: str) -> Outcome:
+        found = dead_letters.get(id)
+        if found is None:
+            return Outcome.UNKNOWN
+        if found.dead_lettered.died_ms != ms:
+            return Outcome.CHANGED
+        return (
+            dead_letters.replay(found, **values) if name == "replay" else dead_letters.purge(found)
+        )
+
+    def make(job: Job) -> None:
+        job.total = len(marks)
+        for ms, id in marks:
+            job.check()
+            job.outcomes[change(ms, id)] += 1
+
+    return make
+
+
+def _all(
+    site: Site, name: str, filter: Filter, values: Mapping[str, Any]
+) -> Callable[[Job], object]:
+    calls: dict[str, Callable[..., Bulk]] = {
+        "run_all_now": site.delayq.run_all_now,
+        "move_all": site.delayq.reschedule_all,
+        "cancel_all": site.delayq.cancel_all,
+    }
+    everything = filter.is_everything
+    return lambda job: job.note(
+        calls[name](filter, everything=everything, progress=job.note, **values)
+    )
+
+
+def _all_dead(
+    site: Site, name: str, filter: DeadFilter, values: Mapping[str, Any]
+) -> Callable[[Job], object]:
+    calls: dict[str, Callable[..., Bulk]] = {
+        "replay_all": site.delayq.replay_all,
+        "purge_all": site.delayq.purge_all,
+    }
+    everything = filter.is_everything
+    return lambda job: job.note(
+        calls[name](filter, everything=everything, progress=job.note, **values)
+    )
+
+
+def back_of(question: Question) -> tuple[str, dict[str, str]]:
+    """Return the page to which a change leads back, and its fields."""
+    kind = question.action.kind
+    if kind == "pause":
+        return "overview", {}
+    page = "scheduled" if kind.endswith("tasks") else "dead"
+    if kind.startswith("all"):
+        return page, question.filter
+    return page, {}

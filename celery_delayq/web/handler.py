@@ -1,0 +1,260 @@
+"""What the handlers of Flower's tab and of the pages alone have in common."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from datetime import datetime, timezone
+from http import HTTPStatus
+from typing import Any
+
+from tornado.web import RequestHandler
+
+from celery_delayq.errors import (
+    BrokerUnavailable,
+    CommandRefused,
+    ConfigError,
+    DelayQError,
+    InvalidETA,
+    InvalidFilter,
+    NotSupported,
+)
+from celery_delayq.store.error_text import BROKER_ERRORS, describe_error
+from celery_delayq.utils.text import spelled
+from celery_delayq.web import changes
+from celery_delayq.web.jobs import Job
+from celery_delayq.web.pages import PAGES, Page
+from celery_delayq.web.query import Forbidden, NotFound, Query
+from celery_delayq.web.rights import check_origin
+from celery_delayq.web.shown import Shown, static_file
+from celery_delayq.web.site import Site
+
+logger = logging.getLogger(__name__)
+
+#: The header of an answer that is a part of a page, for our script.
+FRAGMENT_HEADER = "X-Delayed-Fragment"
+
+#: Headers of all pages. Frames of other sites must not show them, and names that others chose must
+#: not run as scripts, even if a template fails to escape one.
+_HEADERS = {
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": (
+        "default-src 'self'; img-src 'self' data:; style-src 'self' 'unsafe-inline'; "
+        "frame-ancestors 'none'; base-uri 'none'; form-action 'self'"
+    ),
+    "Referrer-Policy": "same-origin",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+}
+
+#: Seconds for which the answer waits for a change. After that, its page shows the progress.
+SHORT_JOB_SECONDS = 1.5
+
+_TYPES = {"css": "text/css; charset=utf-8", "js": "text/javascript; charset=utf-8"}
+
+
+class DelayedPages(RequestHandler):
+    """Pages below one path. A handler of a server adds who the user is.
+
+    It comes before the server's own class of handlers among the bases.
+    """
+
+    #: Methods that change something.
+    UNSAFE_METHODS = ("POST",)
+
+    # -- what a server says
+
+    def site(self) -> Site:
+        """Return what all pages share."""
+        raise NotImplementedError
+
+    def base(self) -> str:
+        """Return the path of the pages, without a slash at the end."""
+        raise NotImplementedError
+
+    def user(self) -> str:
+        """Return the name of the user; ``""`` without a login."""
+        raise NotImplementedError
+
+    def read_only(self) -> bool:
+        """Return whether the server allows no changes at all."""
+        raise NotImplementedError
+
+    # -- Tornado's hooks
+
+    def set_default_headers(self) -> None:
+        """Set the headers of our pages. Flower's own would let pages of other sites read them."""
+        for name, value in _HEADERS.items():
+            self.set_header(name, value)
+
+    def decode_argument(self, value: Any, name: str | None = None) -> Any:  # noqa: ARG002
+        """Return a part of the path, or None for None. Ids need not be UTF-8."""
+        return None if value is None else value.decode("utf-8", "surrogateescape")
+
+    async def answer(self, rest: str | None) -> None:
+        """Answer a GET for the page with this path."""
+        name, _, behind = (rest or "").partition("/")
+        if name == "static":
+            self._answer_file(behind)
+            return
+        await self._reporting_errors(self._answer_page, name or "overview", behind)
+
+    async def change(self, rest: str | None) -> None:
+        """Answer a POST: check rights, and ask for a confirmation or make the change."""
+        await self._reporting_errors(self._answer_change, rest or "")
+
+    # -- pages
+
+    async def _answer_page(self, name: str, rest: str) -> None:
+        page = PAGES.get(name)
+        if page is None:
+            raise NotFound(f"There is no page {name}.")
+        view = await self.site().run(page.read, self.site(), self._query(rest))
+        now = getattr(view, "now", None) or datetime.now(timezone.utc)
+        self._show(name, page, view, now)
+
+    def _show(self, name: str, page: Page, view: Any, now: datetime) -> None:
+        """Send a page, or only the part of it that changes."""
+        shown = self._shown(now)
+        body = self.render_string(
+            f"delayed-{name}.html",
+            p=shown,
+            view=view,
+            xsrf=self.xsrf_form_html,
+            reasons=changes.UNCHANGED,
+        )
+        if self.get_query_arguments("fragment"):
+            self.set_header(FRAGMENT_HEADER, name)
+            self.write(body)
+            return
+        self._frame(name, body, shown, page.refresh_seconds)
+
+    def _frame(self, name: str, body: bytes, shown: Shown, refresh_seconds: int = 0) -> None:
+        titles = {each: page.title for each, page in PAGES.items() if page.title}
+        self.render(
+            "delayed-frame.html",
+            p=shown,
+            body=body,
+            page=name,
+            titles=titles,
+            title=titles.get(name, "Delayed"),
+            refresh_seconds=refresh_seconds,
+            address=self.request.uri,
+        )
+
+    def _answer_file(self, name: str) -> None:
+        kind = _TYPES.get(name.rpartition(".")[2])
+        if kind is None or "/" in name:
+            self.send_error(404)
+            return
+        try:
+            data, version = static_file(name)
+        except FileNotFoundError:
+            self.send_error(404)
+            return
+        self.set_header("Content-Type", kind)
+        if self.get_query_argument("v", "") == version:
+            self.set_header("Cache-Control", "public, max-age=31536000, immutable")
+        self.write(data)
+
+    # -- changes
+
+    async def _answer_change(self, rest: str) -> None:
+        user = self.check_right_to_change()
+        site, query = self.site(), self._query("")
+        name, _, behind = rest.partition("/")
+        if name == "stop":
+            job = await site.run(PAGES["job"].read, site, self._query(behind))
+            job.stopping.set()
+            logger.info("User %s stops: %s", spelled(user), spelled(job.title))
+        elif name == "change":
+            question = await site.run(changes.ask, site, query)
+            if not query.text("confirmed"):
+                self._ask(question)
+                return
+            try:
+                make = await site.run(changes.prepare, site, query, question)
+            except (ConfigError, InvalidETA, InvalidFilter) as exc:
+                self.set_status(HTTPStatus.BAD_REQUEST)
+                self._ask(replace(question, error=str(exc)))
+                return
+            job = Job(question.title, user, changes.back_of(question), question.number)
+            site.jobs.begin(job, make)
+            await site.run(job.finished.wait, SHORT_JOB_SECONDS)
+        else:
+            raise NotFound(f"There is nothing to change at {rest}.")
+        self.redirect(f"{self.base()}/job/{job.id}", status=HTTPStatus.SEE_OTHER)
+
+    def _ask(self, question: changes.Question) -> None:
+        shown = self._shown(datetime.now(timezone.utc))
+        body = self.render_string(
+            "delayed-confirm.html",
+            p=shown, view=question, fields=changes.FIELDS, xsrf=self.xsrf_form_html,
+            back=changes.back_of(question),
+        )  # fmt: skip
+        self._frame("confirm", body, shown)
+
+    def check_right_to_change(self) -> str:
+        """Return the name of the user, who may change something.
+
+        Each unsafe method calls this first, whatever the server checks itself: Flower 2.0 and 2.1
+        check nothing, and 2.2 nothing without a login.
+
+        Raises
+        ------
+        Forbidden
+            The user may not.
+        tornado.web.HTTPError
+            The token does not go with the cookie.
+        """
+        check_origin(self.request)
+        RequestHandler.check_xsrf_cookie(self)
+        if reason := self.reason_against():
+            raise Forbidden(reason)
+        return self.user()
+
+    def reason_against(self) -> str:
+        """Return why the user may change nothing; ``""`` if the user may."""
+        if self.read_only():
+            return "The server is read-only."
+        return self.site().rights.reason_against(self.user(), self.request)
+
+    # -- common
+
+    def _query(self, rest: str) -> Query:
+        values = {
+            name: [value.decode("utf-8", "surrogateescape") for value in each]
+            for name, each in self.request.arguments.items()
+        }
+        return Query(rest, values, self.site().zone)
+
+    def _shown(self, now: datetime) -> Shown:
+        return Shown(self.base(), self.site().zone, now, self.user(), self.reason_against())
+
+    async def _reporting_errors(self, answer: Callable[..., Any], *args: Any) -> None:
+        try:
+            await answer(*args)
+        except Forbidden as exc:
+            self._fail(HTTPStatus.FORBIDDEN, str(exc))
+        except NotFound as exc:
+            self._fail(HTTPStatus.NOT_FOUND, str(exc))
+        except NotSupported as exc:
+            self._fail(HTTPStatus.NOT_IMPLEMENTED, str(exc))
+        except (CommandRefused, BrokerUnavailable) as exc:
+            self._fail(HTTPStatus.SERVICE_UNAVAILABLE, describe_error(exc, self.site().app))
+        except (DelayQError, *BROKER_ERRORS) as exc:
+            is_input = isinstance(exc, ValueError)
+            status = HTTPStatus.BAD_REQUEST if is_input else HTTPStatus.SERVICE_UNAVAILABLE
+            self._fail(status, describe_error(exc, self.site().app))
+
+    def _fail(self, status: HTTPStatus, text: str) -> None:
+        self.set_status(status)
+        shown = self._shown(datetime.now(timezone.utc))
+        values: Mapping[str, Any] = {"status": status, "text": text}
+        body = self.render_string("delayed-error.html", p=shown, view=values)
+        if self.get_query_arguments("fragment"):
+            self.set_header(FRAGMENT_HEADER, "error")
+            self.write(body)
+        else:
+            self._frame("error", body, shown)

@@ -1,0 +1,130 @@
+"""Changes that run in threads, their progress and their outcomes."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections import Counter, OrderedDict
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from threading import Event
+from typing import Any
+
+from celery_delayq.errors import DelayQError
+from celery_delayq.model.scheduled import Bulk, Outcome
+from celery_delayq.store.error_text import BROKER_ERRORS, describe_error
+from celery_delayq.utils.text import spelled
+
+logger = logging.getLogger(__name__)
+
+#: Changes that run at once, and changes that a server remembers.
+THREADS, MAX_JOBS = 2, 500
+
+
+class Stopped(Exception):
+    """Somebody has stopped the change."""
+
+
+@dataclass
+class Job:
+    """A change, while it runs and afterwards.
+
+    Attributes
+    ----------
+    id : str
+        A name that nobody can guess.
+    title : str
+        What is changed, as a sentence.
+    user : str
+        The name of the user.
+    back : tuple[str, dict[str, str]]
+        The page from which the change was asked for, and its fields.
+    total : int
+        Number of tasks to change, as far as known.
+    outcomes : Counter[Outcome]
+        Number of tasks by outcome.
+    error : str
+        Why the change ended early; ``""`` if it did not.
+    """
+
+    title: str
+    user: str
+    back: tuple[str, dict[str, str]]
+    total: int = 0
+    outcomes: Counter[Outcome] = field(default_factory=Counter)
+    error: str = ""
+    id: str = field(default_factory=lambda: secrets.token_urlsafe(16))
+    finished: Event = field(default_factory=Event)
+    stopping: Event = field(default_factory=Event)
+
+    @property
+    def done(self) -> int:
+        """Number of changed tasks."""
+        return self.outcomes[Outcome.DONE]
+
+    @property
+    def unchanged(self) -> dict[Outcome, int]:
+        """Number of tasks that were not changed, by outcome."""
+        return {each: n for each, n in self.outcomes.items() if n and each is not Outcome.DONE}
+
+    def note(self, bulk: Bulk) -> None:
+        """Note the progress of a change of many.
+
+        Raises
+        ------
+        Stopped
+            Somebody has stopped the change.
+        """
+        self.total, self.outcomes = bulk.total, Counter(bulk.outcomes)
+        self.check()
+
+    def check(self) -> None:
+        """Raise Stopped if somebody has stopped the change."""
+        if self.stopping.is_set():
+            raise Stopped
+
+
+class Jobs:
+    """The changes of one server."""
+
+    def __init__(self, app: Any) -> None:
+        self._app = app
+        self._executor = ThreadPoolExecutor(THREADS, "delayq-web-job")
+        self._jobs: OrderedDict[str, Job] = OrderedDict()
+
+    def get(self, id: str) -> Job | None:
+        """Return a change by its id; None if this server does not know it."""
+        return self._jobs.get(id)
+
+    def begin(self, job: Job, change: Callable[[Job], object]) -> None:
+        """Begin a change in a thread."""
+        self._jobs[job.id] = job
+        while len(self._jobs) > MAX_JOBS:
+            self._jobs.popitem(last=False)
+        self._executor.submit(self._run, job, change)
+
+    def close(self) -> None:
+        """Stop all changes."""
+        for each in self._jobs.values():
+            each.stopping.set()
+        self._executor.shutdown(wait=False, cancel_futures=True)
+
+    def _run(self, job: Job, change: Callable[[Job], object]) -> None:
+        try:
+            change(job)
+        except Stopped:
+            job.error = "It was stopped."
+        except (DelayQError, *BROKER_ERRORS) as exc:
+            job.error = describe_error(exc, self._app)
+        except Exception:
+            logger.exception("A change failed: %s", spelled(job.title))
+            job.error = "It failed; the log has the error."
+        finally:
+            outcomes = ", ".join(f"{number} {outcome}" for outcome, number in job.outcomes.items())
+            end = f"; {job.error}" if job.error else ""
+            logger.info(
+                "User %s: %s: %s%s",
+                spelled(job.user), spelled(job.title), outcomes or "nothing", spelled(end),
+            )  # fmt: skip
+            job.finished.set()

@@ -1,0 +1,39 @@
+"""The pages as functions without HTML: each gets the site and the query, and returns its view."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from celery_delayq.web.pages import dead, health, job, overview, scheduled, task
+from celery_delayq.web.query import Query
+from celery_delayq.web.site import Site
+
+
+class Page(NamedTuple):
+    """A page.
+
+    Attributes
+    ----------
+    title : str
+        The title in the navigation; ``""`` for a page that is not in it.
+    read : Callable[[Site, Query], Any]
+        Returns the view. The template of the page shows the view.
+    refresh_seconds : int
+        Seconds after which a script reads the page again; 0 for never.
+    """
+
+    title: str
+    read: Callable[[Site, Query], Any]
+    refresh_seconds: int = 0
+
+
+#: Pages by the first part of their path below ``/delayed``; the template has the same name.
+PAGES: Mapping[str, Page] = {
+    "overview": Page("Overview", overview.read, 5),
+    "scheduled": Page("Scheduled", scheduled.read, 10),
+    "dead": Page("Dead letters", dead.read, 10),
+    "health": Page("Health", health.read),
+    "task": Page("", task.read, 5),
+    "job": Page("", job.read, 2),
+}

@@ -1,0 +1,162 @@
+"""The page "Dead letters": the newest ones, and groups of them by reason and exception."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from celery_delayq.model.dead_letter import DeadFilter, DeadLetter
+from celery_delayq.model.totals import kind_of
+from celery_delayq.web.pages.scheduled import MAX_ID
+from celery_delayq.web.query import Query, mark_of
+from celery_delayq.web.site import Site, Texts
+
+#: Dead letters of a page.
+PAGE_DEAD_LETTERS = 50
+
+#: Seconds of the stretches of time of which the shortest with enough dead letters is read.
+STRETCH_SECONDS = (60, 600, 3600, 86_400, 7 * 86_400, 30 * 86_400)
+ENOUGH_DEAD_LETTERS = 1000
+
+#: Seconds after which reading ends.
+READ_SECONDS = 1.0
+
+#: The fields of the filter, as in :class:`~celery_delayq.model.dead_letter.DeadFilter`.
+FIELDS = ("queue", "task", "task_id", "exception", "reason", "died_from", "died_to")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A dead letter, and what may be shown of it."""
+
+    dead: DeadLetter
+    texts: Texts
+    reason: str
+
+    @property
+    def mark(self) -> str:
+        """The time of death (ms) and the id, by which a change finds the dead letter; ``""`` for an
+        id that is too long for a form.
+        """
+        id = self.dead.id
+        return "" if len(id) > MAX_ID else mark_of(self.dead.dead_lettered.died_ms, id)
+
+
+@dataclass(slots=True)
+class Group:
+    """Dead letters with one kind of reason and one class of exception."""
+
+    kind: str
+    exception: str
+    number: int
+    last: DeadLetter
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLettersPage:
+    """The view.
+
+    Attributes
+    ----------
+    fields, exact_fields : dict[str, str]
+        The texts of the fields of the filter, without empty ones; the same with exact times.
+    total : int
+        Number of all dead letters.
+    read : int
+        Number of dead letters that were read for the groups.
+    since : datetime | None
+        The time of death from which they were read; None for all.
+    older : datetime | None
+        The time before which the next page begins; None if there are no older ones.
+    is_cut : bool
+        Whether reading took too long, so that groups are incomplete.
+    """
+
+    now: datetime
+    fields: dict[str, str]
+    exact_fields: dict[str, str]
+    rows: list[Row]
+    groups: list[Group]
+    total: int
+    read: int
+    since: datetime | None
+    older: datetime | None
+    is_cut: bool
+
+
+def read(site: Site, query: Query) -> DeadLettersPage:
+    """Return the view. Fields: those of the filter, and ``before``, the end of the page."""
+    now = site.now()
+    filter = filter_of(query, now)
+    before = query.moment("before", now)
+    if before is not None:
+        filter = replace(filter, died_to=before)
+    stretch = filter if filter.died_from is not None else _stretch(site, filter, now)
+    groups: dict[tuple[str, str], Group] = {}
+    newest: deque[DeadLetter] = deque(maxlen=PAGE_DEAD_LETTERS)
+    number, ends, is_cut = 0, time.monotonic() + READ_SECONDS, False
+    for dead in site.delayq.dead_letters(stretch):
+        number += 1
+        newest.append(dead)
+        key = kind_of(dead.reason), dead.exception or ""
+        group = groups.setdefault(key, Group(*key, 0, dead))
+        group.number, group.last = group.number + 1, dead
+        if time.monotonic() > ends:
+            is_cut = True
+            break
+    fields = {name: text for name in FIELDS if (text := query.name(name))}
+    times = {name: query.moment(name, now) for name in ("died_from", "died_to")}
+    since = stretch.died_from
+    assert since is None or isinstance(since, datetime)
+    older: datetime | None = None
+    if number > len(newest):
+        older = newest[0].died - timedelta(milliseconds=1)
+    elif since is not None and filter.died_from is None:
+        older = since - timedelta(milliseconds=1)
+    return DeadLettersPage(
+        now=now,
+        fields=fields,
+        exact_fields=fields | {name: each.isoformat() for name, each in times.items() if each},
+        rows=[row_of(site, each) for each in reversed(newest)],
+        groups=sorted(groups.values(), key=lambda each: -each.number),
+        total=site.delayq.count_dead(),
+        read=number,
+        since=since,
+        older=older,
+        is_cut=is_cut,
+    )
+
+
+def filter_of(query: Query, now: datetime) -> DeadFilter:
+    """Return the filter of the fields.
+
+    Raises
+    ------
+    InvalidFilter, InvalidETA
+        A field is invalid.
+    """
+    texts = {name: query.name(name) for name in FIELDS if not name.startswith("died_")}
+    times = {name: query.moment(name, now) for name in ("died_from", "died_to")}
+    return DeadFilter(**texts, **times)  # type: ignore[arg-type]
+
+
+def row_of(site: Site, dead: DeadLetter) -> Row:
+    """Return a dead letter with what may be shown of it."""
+    known = {"exception": dead.error, "traceback": dead.traceback}
+    texts = site.texts_of(dead, uuid=dead.task_id or dead.id, name=dead.task, **known)
+    return Row(dead, texts, kind_of(dead.reason) if site.hides else dead.reason)
+
+
+def _stretch(site: Site, filter: DeadFilter, now: datetime) -> DeadFilter:
+    """Return the filter for the shortest stretch of time with enough dead letters."""
+    if site.delayq.session.on_rabbitmq:  # each count would read them all
+        return filter
+    ends = filter.died_to if isinstance(filter.died_to, datetime) else now
+    for seconds in STRETCH_SECONDS:
+        begins = ends - timedelta(seconds=seconds)
+        by_place = DeadFilter(filter.queue, died_from=begins, died_to=filter.died_to)
+        if site.delayq.count_dead(by_place) >= ENOUGH_DEAD_LETTERS:
+            return replace(filter, died_from=begins)
+    return filter

@@ -1,0 +1,110 @@
+"""What a request asks for, and errors that are pages. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, tzinfo
+from urllib.parse import quote, unquote_to_bytes
+
+from celery_delayq.errors import InvalidETA
+from celery_delayq.model.envelope import due_of_eta, parse_iso
+from celery_delayq.model.scheduled import moment
+from celery_delayq.utils.text import seconds_of
+
+
+class NotFound(Exception):
+    """There is no such page, task or dead letter. The text says what was not found."""
+
+
+class Forbidden(Exception):
+    """The user may not do that. The text says why."""
+
+
+@dataclass(frozen=True)
+class Query:
+    """The rest of the path, and the values of the fields of a form or a URL.
+
+    Parameters
+    ----------
+    rest : str
+        The part of the path behind the name of the page, such as the id of a task.
+    values : Mapping[str, Sequence[str]]
+        All values of each field. Bytes that are no UTF-8 are lone surrogates.
+    zone : tzinfo
+        The zone of times without an offset.
+    """
+
+    rest: str
+    values: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    zone: tzinfo | None = None
+
+    def text(self, name: str, default: str = "") -> str:
+        """Return the last value of a field without space around it, or *default*."""
+        found = self.values.get(name)
+        return found[-1].strip() or default if found else default
+
+    def optional(self, name: str) -> str | None:
+        """Return the last value of a field without space around it; None if nothing is left."""
+        return self.text(name) or None
+
+    def name(self, name: str) -> str | None:
+        """Return the last value of a field as it is; None if it is empty or missing."""
+        found = self.values.get(name)
+        return found[-1] or None if found else None
+
+    def all(self, name: str) -> Sequence[str]:
+        """Return all values of a field."""
+        return self.values.get(name, ())
+
+    def number(self, name: str, default: int = 0) -> int:
+        """Return the value of a field as a number from 0; *default* for any other text."""
+        text = self.text(name)
+        return int(text) if text.isascii() and text.isdigit() and len(text) < 16 else default
+
+    def choice(self, name: str, choices: Sequence[str]) -> str:
+        """Return the value of a field if it is one of *choices*, else the first choice."""
+        text = self.text(name)
+        return text if text in choices else choices[0]
+
+    def moment(self, name: str, now: datetime) -> datetime | None:
+        """Return the time in a field: ISO 8601, or a duration with a unit, such as ``1h30m``.
+
+        Raises
+        ------
+        InvalidETA
+            The text is neither.
+        """
+        text = self.text(name)
+        if not text:
+            return None
+        seconds = seconds_of(text, bare=False)
+        try:
+            if seconds is not None:
+                return now + timedelta(seconds=seconds)
+            found = parse_iso(text)
+            return moment(due_of_eta(_with_zone(found, self.zone)).ms)
+        except (ValueError, OverflowError) as exc:
+            raise InvalidETA(
+                f"{name}={text!r}: expected a time such as 2030-01-31T09:00 or "
+                "2030-01-31T09:00:00+01:00, or a duration such as 90s, 5m, 1h30m or 2d"
+            ) from exc
+
+
+def quoted(text: str) -> str:
+    """Return an id or a name as one part of a path, or as a value that no browser changes."""
+    return quote(text.encode("utf-8", "surrogateescape"), safe="")
+
+
+def unquoted(text: str) -> str:
+    """Undo :func:`quoted`."""
+    return unquote_to_bytes(text).decode("utf-8", "surrogateescape")
+
+
+def mark_of(ms: int, id: str) -> str:
+    """Return the value of a field that names a task as it is shown: with its time in ms."""
+    return f"{ms}:{quoted(id)}"
+
+
+def _with_zone(time: datetime, zone: tzinfo | None) -> datetime:
+    return time.replace(tzinfo=zone) if time.tzinfo is None else time

@@ -1,0 +1,46 @@
+"""Whether a request may change something, and who asks. No I/O."""
+
+from __future__ import annotations
+
+import binascii
+from base64 import b64decode
+from urllib.parse import urlsplit
+
+from tornado.httputil import HTTPServerRequest
+
+from celery_delayq.web.query import Forbidden
+
+
+def check_origin(request: HTTPServerRequest) -> None:
+    """Refuse a request that a page of another site has sent.
+
+    Raises
+    ------
+    Forbidden
+        A browser says that the request comes from elsewhere.
+    """
+    site = request.headers.get("Sec-Fetch-Site", "same-origin")
+    if site != "same-origin":
+        raise Forbidden("This request comes from a page of another site.")
+    origin = request.headers.get("Origin")
+    if origin is not None and urlsplit(origin).netloc != request.host:
+        raise Forbidden(
+            "This request comes from a page of another site: the header Origin does not name "
+            f"{request.host}. A proxy must pass the header Host on."
+        )
+
+
+def basic_credentials(request: HTTPServerRequest) -> tuple[str, str]:
+    """Return user and password in the header for basic authentication; empty texts without one.
+
+    Nothing is checked here.
+    """
+    kind, _, credentials = request.headers.get("Authorization", "").partition(" ")
+    if kind.lower() != "basic":
+        return "", ""
+    try:
+        text = b64decode(credentials.strip()).decode("utf-8", "replace")
+    except (binascii.Error, ValueError):
+        return "", ""
+    user, _, password = text.partition(":")
+    return user, password

@@ -1,0 +1,164 @@
+"""How templates show values: times, numbers, names that others chose, and links."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timezone, tzinfo
+from functools import lru_cache
+from hashlib import sha256
+from importlib.resources import files
+from typing import Any
+from urllib.parse import urlencode
+
+from tornado.escape import xhtml_escape
+
+from celery_delayq import charts
+from celery_delayq.admin.load import LoadAhead
+from celery_delayq.utils.text import distance, span, spelled
+from celery_delayq.web.query import quoted
+
+#: Characters of a text that a page shows, and of a cell of a table.
+MAX_TEXT, MAX_CELL = 20_000, 160
+
+#: Most characters of an address that a server or a browser must accept.
+MAX_URL = 4000
+
+#: The colours of the chart, and the name of all that have no colour of their own.
+_COLOURS, _OTHERS = ("s1", "s7", "s3", "s5", "s2", "s4"), "all others"
+
+
+def escaped(value: Any) -> str:
+    """Return a value as HTML; characters that are not printable are spelled.
+
+    Names may have bidirectional marks and escapes for terminals. This escapes all that templates
+    show.
+    """
+    if isinstance(value, bytes):  # HTML of Tornado
+        return value.decode()
+    return xhtml_escape(spelled(value) if isinstance(value, str) else str(value))
+
+
+@lru_cache(maxsize=8)
+def static_file(name: str) -> tuple[bytes, str]:
+    """Return a file for browsers, and a text that changes with the file."""
+    data = files(__package__).joinpath("static", name).read_bytes()
+    return data, sha256(data).hexdigest()[:12]
+
+
+class Shown:
+    """Functions for the templates of one answer.
+
+    Parameters
+    ----------
+    base : str
+        The path of all pages, such as ``/delayed``.
+    zone : tzinfo
+        The zone of times.
+    now : datetime
+        The time from which distances count.
+    user : str
+        The name of the user; ``""`` without a login.
+    reason_against : str
+        Why the user may change nothing; ``""`` if the user may.
+    """
+
+    def __init__(
+        self, base: str, zone: tzinfo, now: datetime, user: str, reason_against: str
+    ) -> None:
+        self.base, self.zone, self.now = base, zone, now
+        self.user, self.reason_against = user, reason_against
+
+    @property
+    def may_change(self) -> bool:
+        """Whether the user may change something."""
+        return not self.reason_against
+
+    def url(self, page: str = "", rest: str = "", /, **fields: Any) -> str:
+        """Return the path of a page, with the fields that are set."""
+        parts = [self.base, *([page] if page else []), *([quoted(rest)] if rest else [])]
+        given = {name: value for name, value in fields.items() if value not in (None, "")}
+        query = urlencode(given, errors="surrogateescape")
+        return "/".join(parts) + (f"?{query}" if query else "")
+
+    def link(
+        self, text: str | None, page: str, rest: str = "", /, most: int = MAX_CELL, **fields: Any
+    ) -> str:
+        """Return the HTML of a link; only the text if no browser would send so long an address."""
+        shown, url = escaped(self.cut(text, most)), self.url(page, rest, **fields)
+        if text is None or len(url) > MAX_URL:
+            return shown
+        return f'<a href="{escaped(url)}">{shown}</a>'
+
+    def value(self, text: str | None) -> str:
+        """Return the HTML of the value of a field, which a browser sends back as it is."""
+        return xhtml_escape((text or "").encode("utf-8", "replace").decode())
+
+    def static(self, name: str) -> str:
+        """Return the path of a file for browsers."""
+        return f"{self.base}/static/{name}?v={static_file(name)[1]}"
+
+    def exact(self, time: datetime) -> str:
+        """Return a time with its zone, to the second, and its milliseconds if it has some."""
+        try:
+            there = time.astimezone(self.zone)
+        except (OverflowError, ValueError, OSError):  # at the limits of datetime
+            there = time.astimezone(timezone.utc)
+        return there.isoformat(" ", "milliseconds" if there.microsecond else "seconds")
+
+    def away(self, time: datetime) -> str:
+        """Return a distance in time, such as ``in 2h 5m``."""
+        return distance((time - self.now).total_seconds())
+
+    def time(self, time: datetime | None) -> str:
+        """Return the HTML of a time: its distance, and exactly."""
+        if time is None:
+            return '<span class="dq-none">-</span>'
+        return (
+            f'<time datetime="{xhtml_escape(time.isoformat())}">{xhtml_escape(self.away(time))}'
+            f" <small>{xhtml_escape(self.exact(time))}</small></time>"
+        )
+
+    def number(self, value: int | float | None) -> str:
+        """Return a number with separators; a dash if it is unknown."""
+        if value is None:
+            return "-"
+        return f"{value:,}" if isinstance(value, int) else f"{value:,.1f}"
+
+    def seconds(self, value: float | None) -> str:
+        """Return a duration, such as ``2h 5m``; a dash if it is unknown."""
+        return "-" if value is None else span(value)
+
+    def cut(self, text: str | None, most: int = MAX_CELL) -> str:
+        """Return the beginning of a text; a dash without a text."""
+        if text is None:
+            return "-"
+        return text if len(text) <= most else text[:most] + "…"
+
+    def lines(self, text: str | None, most: int = MAX_TEXT) -> str:
+        """Return the HTML of a text with lines: of a long one its beginning and its end."""
+        if text is None:
+            return '<span class="dq-none">-</span>'
+        if len(text) > most:
+            cut = len(text) - most
+            text = (
+                f"{text[: most // 2]}\n… {cut:,} characters are not shown …\n{text[-most // 2 :]}"
+            )
+        return "\n".join(xhtml_escape(spelled(line)) for line in text.split("\n"))
+
+    def colours(self, load: LoadAhead) -> list[tuple[str, str]]:
+        """Return the names of the chart, with the classes of their colours."""
+        names = [*zip(load.counts, _COLOURS, strict=False)]
+        return [*names, (_OTHERS, "s6")] if any(load.others) else names
+
+    def chart(self, load: LoadAhead, step: str) -> str:
+        """Return the SVG of the load to come."""
+        layers = [
+            charts.Layer(name, colour, load.counts.get(name, load.others))
+            for name, colour in self.colours(load)
+        ]
+        label = f"Scheduled tasks by the {step} in which they are due: {load.total:,}"
+        return charts.bars(label, load.times, load.step, layers, height=220, zone=self.zone)
+
+
+#: What all templates know.
+NAMESPACE: Mapping[str, Any] = {"escaped": escaped}

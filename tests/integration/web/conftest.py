@@ -1,0 +1,40 @@
+"""A schedule with tasks in every state, for the pages to show."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import pytest
+from celery import Celery
+
+from celery_delayq import DelayQ
+from tests.integration.conftest import MakeApp
+from tests.support.dead_letters import details, message
+
+
+class Scene(NamedTuple):
+    """The ids of tasks by their state."""
+
+    delayq: DelayQ
+    waiting: str
+    ready: str
+    dead: str
+    elsewhere: str
+
+
+@pytest.fixture
+def app(make_app: MakeApp) -> Celery:
+    return make_app(broker_transport_options={"delayq": {"history": 100}})
+
+
+@pytest.fixture
+def scene(app: Celery) -> Scene:
+    delayq = DelayQ.of(app)
+    waiting = app.send_task("shop.mail", ("ada", 17), task_id="mail-17", countdown=3600)
+    for number in range(3):
+        app.send_task("shop.report", (number,), countdown=7200 + number)
+    elsewhere = app.send_task("shop.mail", ("bob",), queue="slow", countdown=60)
+    ready = app.send_task("shop.mail", ("eve",))
+    dead = delayq.store.dead_letters
+    dead.add("celery", "mail-3", "failed: ValueError: declined", message("mail-3"), details())
+    return Scene(delayq, waiting.id, ready.id, "mail-3", elsewhere.id)

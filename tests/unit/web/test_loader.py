@@ -1,0 +1,66 @@
+"""The link in Flower's navigation, and what templates escape."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from pathlib import Path
+
+import pytest
+from flower.urls import settings
+
+from celery_delayq.web.loader import alone_loader, flower_loader, with_link
+from celery_delayq.web.shown import Shown, escaped
+
+NOW = datetime(2030, 1, 31, 9, tzinfo=timezone.utc)
+HOSTILE = {
+    "<script>alert(1)</script>": "&lt;script&gt;",
+    "\x1b[2J": "\\x1b[2J",
+    "\u202etxt.exe": "\\u202etxt.exe",
+    "\"'": "&quot;",
+    "\udcff": "\\xff",
+}
+
+
+def test_the_link_stands_behind_that_to_the_broker() -> None:
+    navbar = Path(settings["template_path"], "navbar.html").read_text("utf-8")
+    broker, delayed = "reverse_url('broker')", "{{ reverse_url('main') }}delayed"
+
+    found = with_link(navbar)
+
+    assert found.count(broker) == navbar.count(broker) == 1
+    assert found.index(broker) < found.index(delayed)
+    assert found.count(">Delayed<") == 1
+    assert found.count("<li") == navbar.count("<li") + 1
+
+
+def test_a_navigation_without_the_broker_stays_as_it_is(caplog: pytest.LogCaptureFixture) -> None:
+    assert with_link("<nav></nav>") == "<nav></nav>"
+    assert "no link to the broker" in caplog.text
+
+
+def test_all_templates_can_be_read() -> None:
+    folder = Path(__file__).parents[3] / "celery_delayq" / "web" / "templates"
+    names = [each.name for each in folder.glob("*.html")]
+
+    for loader in (alone_loader(), flower_loader()):
+        for name in names:
+            if not name.startswith("delayed-frame"):
+                loader.load(name)
+        assert loader.load("delayed-frame.html")
+
+
+@pytest.mark.parametrize(("text", "expected"), HOSTILE.items())
+def test_what_others_have_named_is_shown_as_text(text: str, expected: str) -> None:
+    shown = Shown("/delayed", timezone.utc, NOW, "", "")
+    link = shown.link(text, "task", text)
+
+    for found in (escaped(text), shown.lines(text), link.partition(">")[2]):
+        assert expected in found
+    assert "<" not in escaped(text)
+    assert link.startswith('<a href="/delayed/task/%')
+
+
+def test_an_endless_name_is_no_link() -> None:
+    shown = Shown("/delayed", timezone.utc, NOW, "", "")
+
+    assert len(shown.link("x" * 1_000_000, "task", "x" * 1_000_000)) < 200
