@@ -265,7 +265,7 @@ def _pausing(site: Site, query: Query, *, resume: bool) -> Callable[[Job], objec
     change = site.delayq.resume if resume else site.delayq.pause
 
     def make(job: Job) -> None:
-        changed = change(**{what: name})  # type: ignore[arg-type]
+        changed = change(**{what: name})
         job.outcomes[Outcome.DONE if changed else Outcome.CHANGED] += 1
 
     return make

@@ -36,8 +36,10 @@ def site_of(application: Any) -> Site:
     return found
 
 
-class DelayedHandler(DelayedPages, BaseHandler):  # type: ignore[misc]
+class DelayedHandler(DelayedPages, BaseHandler):
     """Our pages in Flower."""
+
+    application: Any
 
     def prepare(self) -> None:
         """Answer 404 for an app without ``DelayQ(app)``."""
@@ -72,7 +74,7 @@ class DelayedHandler(DelayedPages, BaseHandler):  # type: ignore[misc]
         return bool(getattr(self.application.options, "read_only", False))
 
 
-class TaskHandler(TaskView):  # type: ignore[misc]
+class TaskHandler(TaskView):
     """Flower's page of a task; that of a task which no worker has got is ours."""
 
     @authenticated
@@ -94,7 +96,7 @@ class TaskHandler(TaskView):  # type: ignore[misc]
             return False
 
 
-class BrokerHandler(BrokerView):  # type: ignore[misc]
+class BrokerHandler(BrokerView):
     """Flower's page of the broker, with what waits in the schedule."""
 
     @authenticated

@@ -152,12 +152,13 @@ class Site:
         shown = EventTask(args=args, kwargs=kwargs, **known)
         try:
             shown = self._format_task(copy.copy(shown))
-            found = (shown.args, shown.kwargs, shown.exception, shown.traceback)
+            found = [shown.args, shown.kwargs, shown.exception, shown.traceback]
         except Exception:
             # Flower would show all. Who hides arguments would rather see none.
             logger.exception("format_task failed for task %r", known.get("uuid"))
-            found = (_HIDDEN, _HIDDEN, error and _HIDDEN, traceback and _HIDDEN)
-        return Texts(*(None if each is None else str(each) for each in found), is_whole=False)
+            found = [_HIDDEN, _HIDDEN, error and _HIDDEN, traceback and _HIDDEN]
+        args, kwargs, error, traceback = (None if it is None else str(it) for it in found)
+        return Texts(args, kwargs, error, traceback, is_whole=False)
 
 
 def _text_of(task: MessageFields, name: str) -> str | None:

@@ -176,8 +176,13 @@ def _total(rows: list[QueueRow]) -> QueueRow:
     waits = [each.oldest_seconds for each in rows if each.oldest_seconds is not None]
     dues = [each.next_due for each in rows if each.next_due is not None]
     return QueueRow(
-        "all queues",
-        *(add(name) for name in ("scheduled", "held", "ready", "running", "overdue", "dead")),
+        name="all queues",
+        scheduled=add("scheduled"),
+        held=add("held"),
+        ready=add("ready"),
+        running=add("running"),
+        overdue=add("overdue"),
+        dead=add("dead"),
         oldest_seconds=max(waits, default=None),
         next_due=min(dues, default=None),
         rate_in=add_rates("rate_in"),

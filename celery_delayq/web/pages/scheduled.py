@@ -126,8 +126,8 @@ def filter_of(query: Query, now: datetime) -> Filter:
     InvalidFilter, InvalidETA
         A field is invalid.
     """
-    times = {name: query.moment(name, now) for name in ("due_from", "due_to")}
-    return Filter(query.name("queue"), query.name("task"), **times)
+    due_from, due_to = (query.moment(name, now) for name in ("due_from", "due_to"))
+    return Filter(query.name("queue"), query.name("task"), due_from, due_to)
 
 
 def row_of(site: Site, task: ScheduledTask) -> Row:
