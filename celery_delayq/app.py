@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from celery import Celery
 
 from celery_delayq.admin.client import Admin
+from celery_delayq.admin.web_rights import WebRights
 from celery_delayq.deadletters.client import DeadLetters
 from celery_delayq.deadletters.stream import StreamDeadLetters
 from celery_delayq.errors import ConfigError
@@ -16,7 +17,6 @@ from celery_delayq.limits.client import TaskLimits
 from celery_delayq.model.limits.of_app import AppLimits
 from celery_delayq.model.names import Renames
 from celery_delayq.model.retry_options import policies_by_pattern
-from celery_delayq.model.web_rights import WebRights
 from celery_delayq.periodic import runner
 from celery_delayq.periodic.client import PeriodicTasks
 from celery_delayq.schedule.client import Schedule

@@ -17,12 +17,12 @@ from celery import Celery
 from celery.events.state import Task as EventTask
 
 from celery_delayq.admin.doctor import Diagnosis, diagnose
+from celery_delayq.admin.web_rights import WebRights
 from celery_delayq.app import DelayQ
 from celery_delayq.errors import BrokerTimeout
 from celery_delayq.model.payload import MessageFields
 from celery_delayq.model.scheduled import moment
 from celery_delayq.model.totals import Totals
-from celery_delayq.model.web_rights import WebRights
 from celery_delayq.store.session import Session
 from celery_delayq.web.jobs import Jobs
 

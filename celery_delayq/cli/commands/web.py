@@ -49,6 +49,8 @@ def web(
         from celery_delayq.web.server import PageServer, ServerOptions, read_passwords
     except ImportError as exc:
         raise ConfigError(f'the pages need {exc.name}: pip install "celery-delayq[web]"') from exc
+    if not delayq.session.on_rabbitmq:
+        delayq.session.check_broker()
     passwords = {} if auth_file is None else read_passwords(auth_file)
     options = ServerOptions(host, port, url_prefix, passwords, read_only)
 

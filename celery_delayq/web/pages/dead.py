@@ -5,9 +5,11 @@ from __future__ import annotations
 import time
 from collections import deque
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from celery_delayq.model.dead_letter import DeadFilter, DeadLetter
+from celery_delayq.model.envelope import due_of_eta
+from celery_delayq.model.scheduled import moment
 from celery_delayq.model.totals import kind_of
 from celery_delayq.web.pages.scheduled import MAX_ID
 from celery_delayq.web.query import Query, mark_of
@@ -112,9 +114,9 @@ def read(site: Site, query: Query) -> DeadLettersPage:
     assert since is None or isinstance(since, datetime)
     older: datetime | None = None
     if number > len(newest):
-        older = newest[0].died - timedelta(milliseconds=1)
+        older = moment(newest[0].dead_lettered.died_ms - 1)
     elif since is not None and filter.died_from is None:
-        older = since - timedelta(milliseconds=1)
+        older = moment(due_of_eta(since).ms - 1)
     return DeadLettersPage(
         now=now,
         fields=fields,
@@ -153,9 +155,9 @@ def _stretch(site: Site, filter: DeadFilter, now: datetime) -> DeadFilter:
     """Return the filter for the shortest stretch of time with enough dead letters."""
     if site.delayq.session.on_rabbitmq:  # each count would read them all
         return filter
-    ends = filter.died_to if isinstance(filter.died_to, datetime) else now
+    ends_ms = due_of_eta(filter.died_to or now).ms
     for seconds in STRETCH_SECONDS:
-        begins = ends - timedelta(seconds=seconds)
+        begins = moment(ends_ms - seconds * 1000)
         by_place = DeadFilter(filter.queue, died_from=begins, died_to=filter.died_to)
         if site.delayq.count_dead(by_place) >= ENOUGH_DEAD_LETTERS:
             return replace(filter, died_from=begins)

@@ -8,12 +8,12 @@ from __future__ import annotations
 import ast
 import io
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 from celery import Celery
-from celery_delayq.integration.flower.broker import ClusterCounts
 from redis.connection import AbstractConnection
 
 import celery_delayq
@@ -24,6 +24,9 @@ from celery_delayq.metrics.exporter import Exporter
 from celery_delayq.model.dead_letter import DeadFilter
 from celery_delayq.settings import Settings
 from celery_delayq.store.keys import Layout
+from celery_delayq.web.pages import dead, overview, scheduled
+from celery_delayq.web.query import Query
+from celery_delayq.web.site import Site
 from tests.support.cli import CommandLine
 from tests.support.dead_letters import details, message, stored
 
@@ -61,6 +64,11 @@ def list_limits(delayq: DelayQ) -> None:
     for store in delayq.session.stores:
         store.task_limits.announce({"mail": "0 1 2 0"})
     assert [each.name for each in delayq.limits.list()] == ["mail"]
+
+
+def page(delayq: DelayQ, read: Callable[[Site, Query], Any], **fields: list[str]) -> None:
+    with closing(Site(delayq.app)) as site:
+        read(site, Query("", fields))
 
 
 #: By name: a call that walks over all queues. There are entries and dead letters in one of them.
@@ -103,10 +111,10 @@ CALLS: dict[str, Callable[[DelayQ], Any]] = {
     "why, unknown": lambda delayq: delayq.why("none", ask_workers=False),
     "exporter": scrape,
     "exporter, slow": read_slow,
-    "Flower": lambda delayq: ClusterCounts._count(
-        ClusterCounts(delayq.app.connection_for_write().as_uri(include_password=True), None, None),
-        [f"q{n}" for n in range(MANY)],
-    ),
+    "pages, overview": lambda delayq: page(delayq, overview.read),
+    "pages, overview by task": lambda delayq: page(delayq, overview.read, by=["task"]),
+    "pages, scheduled": lambda delayq: page(delayq, scheduled.read),
+    "pages, dead letters": lambda delayq: page(delayq, dead.read),
     "delayq cancel": command("cancel", "--task", TASK, "--yes"),
     "delayq pause": command("pause", "--task", TASK),
     "delayq list": command("list"),
@@ -145,7 +153,9 @@ SITES = {
     "deadletters/client.py with_dead_letters": "dead_letters",
     "dispatch/dispatcher.py _trim": "one queue at a time",
     "dispatch/ready_looks.py _reread": "one read of the registry",
-    "integration/flower/broker.py _count": "Flower",
+    "admin/load.py read": "pages, overview",
+    "web/pages/overview.py read_store": "pages, overview",
+    "web/pages/scheduled.py _suggested": "pages, scheduled",
     "limits/client.py _held_by_queue": "limits",
     "metrics/from_redis.py _read_store": "exporter",
     "metrics/slow_numbers.py _count": "exporter, slow",
