@@ -84,15 +84,15 @@ def test_with_a_login_the_matrix_holds_too(
         assert stored(redis) == before
 
         site = anybody.as_user(OPERATOR)
-        form = {"_xsrf": site.token("/delayed"), "action": "pause", "queue": "slow"}
-        assert site.post("/delayed/change", form).status == 200
-        assert site.post("/delayed/change", {**form, "confirmed": "yes"}).status == 303
+        pause = {"_xsrf": site.token("/delayed"), "action": "pause", "queue": "slow"}
+        assert site.post("/delayed/change", pause).status == 200
+        assert site.post("/delayed/change", {**pause, "confirmed": "yes"}).status == 303
         assert "slow" in scene.delayq.paused().queues
         assert 'method="post"' not in anybody.as_user(READER).get("/delayed").text
     with running(delayq_broker_url, "--auth-file", str(auth_file), "--read-only") as anybody:
         site = anybody.as_user(OPERATOR)
         assert 'method="post"' not in site.get("/delayed").text
-        assert WRONG["no login"][1](site, "/delayed/change", form).status == 403
+        assert WRONG["no login"][1](site, "/delayed/change", pause).status == 403
 
 
 def test_wrong_options_are_errors(cli: CommandLine, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import pytest
 from amqp.transport import SSLTransport
 from celery import Celery
-from flower.utils import broker as flower_broker  # type: ignore[import-untyped]
+from flower.utils import broker as flower_broker
 from kombu import Connection
 
 from celery_delayq import DelayQ
