@@ -16,6 +16,7 @@ from celery_delayq.store.scripting.calls import Call, Command, Steps, pack
 from celery_delayq.store.scripting.refusals import is_denied
 from celery_delayq.store.scripting.replies import Sizes, cut
 from celery_delayq.store.scripting.runner import ScriptRunner, StorePart, ran, with_sources
+from celery_delayq.store.waits import lease_now
 from celery_delayq.utils import foreign
 
 T = TypeVar("T")
@@ -77,6 +78,29 @@ class ServerGauges(NamedTuple):
     broken: Sequence[str]
 
 
+class FleetGauges(NamedTuple):
+    """What Redis knows of its dispatchers.
+
+    Attributes
+    ----------
+    dispatchers : int | None
+        Number of dispatchers that listen; None if the account may not ask.
+    on_duty : str
+        The dispatcher on duty; ``""`` if none is.
+    called_ms, dispatched_ms : int | None
+        When the dispatcher on duty last called, and when a dispatcher last moved an entry, or had
+        none to move (ms since 1970).
+    lease_now_ms : int
+        Lease time in ms, by which leases end.
+    """
+
+    dispatchers: int | None
+    on_duty: str
+    called_ms: int | None
+    dispatched_ms: int | None
+    lease_now_ms: int
+
+
 class QueueGauges(NamedTuple):
     """Sizes and counters of a queue at one moment, and the number of leased messages.
 
@@ -132,6 +156,39 @@ class GaugeStore(StorePart):
             lineage=str(replid)[:8],
             broken=broken,
         )
+
+    def fleet(self) -> FleetGauges:
+        """Return what Redis knows of its dispatchers."""
+        with self._runner.client.pipeline(transaction=False) as pipe:
+            pipe.time()
+            pipe.hgetall(self._keys.clock)
+            pipe.pubsub_numsub(self._keys.fleet)
+            (seconds, micros), clock, listening = pipe.execute(raise_on_error=False)
+        if isinstance(clock, Exception):
+            raise clock
+        number = {name: foreign.parse_integer(value) for name, value in clock.items()}
+        now_ms = seconds * 1000 + micros // 1000
+        stood_ms = number.get(b"stood") or 0
+        return FleetGauges(
+            None if isinstance(listening, Exception) else int(listening[0][1]),
+            to_text(clock.get(b"duty", b"")),
+            number.get(b"duty_at"),
+            number.get(b"dispatched"),
+            lease_now(now_ms, number.get(b"seen"), stood_ms),
+        )
+
+    def code_versions(self) -> dict[str, int]:
+        """Return the announced versions of periodic entries in code, by source and version, with
+        the times of their last announcements (ms).
+        """
+        found = cast("dict[bytes, bytes]", self._runner.client.hgetall(self._keys.code_versions))
+        versions: dict[str, int] = {}
+        for field, times in found.items():
+            source, is_version, version = to_text(field).rpartition("\0")
+            last = foreign.parse_integer(times.rpartition(b" ")[2])
+            if is_version and last is not None:
+                versions[f"{source} {version[:12]}"] = last
+        return versions
 
     def sizes_steps(self, queue: str, layout: Layout) -> Steps[Sizes]:
         """Return the sizes of a queue at one moment."""

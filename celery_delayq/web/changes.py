@@ -20,9 +20,9 @@ from celery_delayq.web.site import Site
 #: Most tasks that are chosen one by one.
 MAX_MARKS = 1000
 
-#: What a change is about: tasks or dead letters that were chosen, all that match a filter, or the
-#: pause of a queue or a task.
-Kind = Literal["tasks", "all tasks", "dead letters", "all dead letters", "pause"]
+#: What a change is about: tasks or dead letters that were chosen, all that match a filter, the
+#: pause of a queue or a task, a periodic entry, or a limit.
+Kind = Literal["tasks", "all tasks", "dead letters", "all dead letters", "pause", "entry", "limit"]
 
 
 class Action(NamedTuple):
@@ -61,6 +61,12 @@ ACTIONS: Mapping[str, Action] = {
     "purge_all": Action("Delete", "all dead letters", is_dangerous=True),
     "pause": Action("Pause", "pause"),
     "resume": Action("Resume", "pause"),
+    "pause_entry": Action("Pause", "entry"),
+    "resume_entry": Action("Resume", "entry"),
+    "run_entry": Action("Run now", "entry"),
+    "set_limit": Action("Change", "limit", ("limit_rate", "burst", "concurrency")),
+    "end_limit": Action("Switch off", "limit"),
+    "unset_limit": Action("As in code", "limit"),
 }
 
 #: Titles and hints of fields.
@@ -71,6 +77,9 @@ FIELDS: Mapping[str, tuple[str, str]] = {
     "kwargs": ("Keywords", 'JSON such as {"user": 7}; empty: as they are'),
     "to_queue": ("Queue", "empty: as it is"),
     "rate": ("At most a second", "empty: all at once"),
+    "limit_rate": ("Rate", "100/m; none: no rate; empty: as it is"),
+    "burst": ("Burst", "empty: as it is"),
+    "concurrency": ("At once", "none: any number; empty: as it is"),
 }
 
 #: Why a task was not changed.
@@ -148,8 +157,8 @@ def ask(site: Site, query: Query, error: str = "") -> Question:
     kept: dict[str, str] = {}
     marks: list[str] = []
     examples: list[str] = []
-    if action.kind == "pause":
-        number, (what, name_of) = 1, _paused(query)
+    if action.kind in _OBJECTS:
+        number, (what, name_of) = 1, _object(query, action.kind)
         kept, object_text = {what: name_of}, f"{what} {name_of}"
     elif action.kind in ("tasks", "dead letters"):
         chosen = _marks(query)
@@ -184,11 +193,20 @@ def _counted(number: int, kind: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def _paused(query: Query) -> tuple[str, str]:
-    for what in ("queue", "task"):
+#: The fields that name what a change is about.
+_OBJECTS: Mapping[str, Sequence[str]] = {
+    "pause": ("queue", "task"),
+    "entry": ("entry",),
+    "limit": ("limit",),
+}
+
+
+def _object(query: Query, kind: str) -> tuple[str, str]:
+    """Return the field that names what a change is about, and the name."""
+    for what in _OBJECTS[kind]:
         if name := query.name(what):
             return what, name
-    raise NotFound("Choose a queue or a task to pause.")
+    raise NotFound(f"Choose a {' or a '.join(_OBJECTS[kind])}.")
 
 
 def _marks(query: Query) -> list[tuple[int, str]]:
@@ -215,8 +233,8 @@ def prepare(site: Site, query: Query, question: Question) -> Callable[[Job], obj
     """
     name, action = question.name, question.action
     now = site.now()
-    if action.kind == "pause":
-        return _pausing(site, query, resume=name == "resume")
+    if action.kind in _OBJECTS:
+        return _single(site, name, _object(query, action.kind), query)
     values = _values(query, action, now)
     if action.kind == "tasks":
         return _each(site, name, _marks(query), values)
@@ -260,15 +278,43 @@ def _values(query: Query, action: Action, now: datetime) -> dict[str, Any]:
     return found
 
 
-def _pausing(site: Site, query: Query, *, resume: bool) -> Callable[[Job], object]:
-    what, name = _paused(query)
-    change = site.delayq.resume if resume else site.delayq.pause
+def _single(
+    site: Site, action: str, named: tuple[str, str], query: Query
+) -> Callable[[Job], object]:
+    """Return the function for a change of one queue, task name, periodic entry or limit."""
+    (what, name), periodic, limits = named, site.delayq.periodic, site.delayq.limits
+    values = _limit_values(query) if action == "set_limit" else {}
+    calls: dict[str, Callable[[], object]] = {
+        "pause": lambda: site.delayq.pause(**{what: name}),
+        "resume": lambda: site.delayq.resume(**{what: name}),
+        "pause_entry": lambda: periodic.pause(name),
+        "resume_entry": lambda: periodic.resume(name),
+        "run_entry": lambda: periodic.run_now(name),
+        "set_limit": lambda: limits.set(name, **values),
+        "end_limit": lambda: limits.set(name, off=True),
+        "unset_limit": lambda: limits.unset(name),
+    }
 
     def make(job: Job) -> None:
-        changed = change(**{what: name})
+        changed = calls[action]()
         job.outcomes[Outcome.DONE if changed else Outcome.CHANGED] += 1
 
     return make
+
+
+def _limit_values(query: Query) -> dict[str, Any]:
+    """Return what a limit is to be, for the fields that are set."""
+    found: dict[str, Any] = {}
+    if text := query.text("limit_rate"):
+        found["rate"] = None if text == "none" else text
+    for name in ("burst", "concurrency"):
+        if text := query.text(name):
+            if not ((text.isascii() and text.isdigit() and len(text) < 10) or text == "none"):
+                raise ConfigError(f"{name}={text!r}: expected a whole number, or none")
+            found[name] = None if text == "none" else int(text)
+    if not found:
+        raise ConfigError("give at least one of the fields")
+    return found
 
 
 def _each(
@@ -349,8 +395,9 @@ def _all_dead(
 def back_of(question: Question) -> tuple[str, dict[str, str]]:
     """Return the page to which a change leads back, and its fields."""
     kind = question.action.kind
-    if kind == "pause":
-        return "overview", {}
+    pages = {"pause": "overview", "entry": "periodic", "limit": "limits"}
+    if kind in pages:
+        return pages[kind], {}
     page = "scheduled" if kind.endswith("tasks") else "dead"
     if kind.startswith("all"):
         return page, question.filter

@@ -51,7 +51,11 @@ _HEADERS = {
 #: Seconds for which the answer waits for a change. After that, its page shows the progress.
 SHORT_JOB_SECONDS = 1.5
 
-_TYPES = {"css": "text/css; charset=utf-8", "js": "text/javascript; charset=utf-8"}
+_TYPES = {
+    "css": "text/css; charset=utf-8",
+    "js": "text/javascript; charset=utf-8",
+    "svg": "image/svg+xml",
+}
 
 
 class DelayedPages(RequestHandler):

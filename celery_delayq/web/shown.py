@@ -27,15 +27,13 @@ MAX_URL = 4000
 _COLOURS, _OTHERS = ("s1", "s7", "s3", "s5", "s2", "s4"), "all others"
 
 
-def escaped(value: Any) -> str:
-    """Return a value as HTML; characters that are not printable are spelled.
+def escaped(text: str | bytes) -> str:
+    """Return a text as HTML; characters that are not printable are spelled.
 
-    Names may have bidirectional marks and escapes for terminals. This escapes all that templates
-    show.
+    Names may have bidirectional marks and escapes for terminals. Templates call this for all that
+    they show: Tornado gives the text in UTF-8.
     """
-    if isinstance(value, bytes):  # HTML of Tornado
-        return value.decode()
-    return xhtml_escape(spelled(value) if isinstance(value, str) else str(value))
+    return xhtml_escape(spelled(text.decode() if isinstance(text, bytes) else text))
 
 
 @lru_cache(maxsize=8)
@@ -129,10 +127,10 @@ class Shown:
         return "-" if value is None else span(value)
 
     def cut(self, text: str | None, most: int = MAX_CELL) -> str:
-        """Return the beginning of a text; a dash without a text."""
+        """Return the beginning of a text, spelled; a dash without a text."""
         if text is None:
             return "-"
-        return text if len(text) <= most else text[:most] + "…"
+        return spelled(text if len(text) <= most else text[:most] + "…")
 
     def lines(self, text: str | None, most: int = MAX_TEXT) -> str:
         """Return the HTML of a text with lines: of a long one its beginning and its end."""
@@ -149,6 +147,12 @@ class Shown:
         """Return the names of the chart, with the classes of their colours."""
         names = [*zip(load.counts, _COLOURS, strict=False)]
         return [*names, (_OTHERS, "s6")] if any(load.others) else names
+
+    def hours(self, times: list[datetime], numbers: list[int]) -> str:
+        """Return the SVG of the ticks of each hour."""
+        label = f"Ticks of periodic entries by hour: {sum(numbers):,}"
+        layer = charts.Layer("ticks", "s1", numbers)
+        return charts.bars(label, times, 3600, [layer], height=180, zone=self.zone)
 
     def chart(self, load: LoadAhead, step: str) -> str:
         """Return the SVG of the load to come."""

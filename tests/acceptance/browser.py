@@ -7,6 +7,7 @@ import base64
 import json
 import shutil
 import urllib.request
+from collections.abc import Mapping
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -55,6 +56,7 @@ class Browser:
         self._loop = asyncio.new_event_loop()
         self._window: WebSocketClientConnection | None = None
         self._numbers = count(1)
+        self._errors: list[str] = []
 
     def __enter__(self) -> Self:
         try:
@@ -62,6 +64,8 @@ class Browser:
             address = wait_until(self._find_window, TIMEOUT, lambda: self._process.log)
             assert address is not None
             self._window = self._loop.run_until_complete(self._connect(address))
+            self._command("Runtime.enable")
+            self._command("Log.enable")
         except BaseException:
             self.__exit__()
             raise
@@ -80,9 +84,37 @@ class Browser:
             raise RuntimeError(f"{url} cannot be opened: {reply['errorText']}")
         self.wait_for("document.readyState === 'complete'")
 
+    def resize(self, width: int, height: int) -> None:
+        """Give the window a size; one of less than 500 pixels is that of a phone."""
+        self._command(
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=height,
+            deviceScaleFactor=1,
+            mobile=width < 500,
+        )
+
+    def prefer(self, scheme: str) -> None:
+        """Prefer a colour scheme: ``"dark"`` or ``"light"``."""
+        features = [{"name": "prefers-color-scheme", "value": scheme}]
+        self._command("Emulation.setEmulatedMedia", features=features)
+
+    def send_headers(self, headers: Mapping[str, str]) -> None:
+        """Send headers with each request from now on."""
+        self._command("Network.enable")
+        self._command("Network.setExtraHTTPHeaders", headers=dict(headers))
+
+    def errors(self) -> list[str]:
+        """Return what failed in pages since the last call: scripts, requests, refused parts."""
+        self.evaluate("0")  # errors arrive before the answer
+        found, self._errors = self._errors, []
+        return found
+
     def evaluate(self, script: str) -> Any:
-        """Return the value of a JavaScript expression in the page."""
-        reply = self._command("Runtime.evaluate", expression=script, returnByValue=True)
+        """Return the value of a JavaScript expression in the page, or that of its promise."""
+        reply = self._command(
+            "Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True
+        )
         if "exceptionDetails" in reply:
             raise RuntimeError(f"{script}: {reply['exceptionDetails']}")
         return reply["result"].get("value")
@@ -141,6 +173,14 @@ class Browser:
             asyncio.wait_for(self._ask(method, parameters), TIMEOUT)
         )
 
+    def _note(self, event: dict[str, Any]) -> None:
+        """Note an event that tells of an error."""
+        values = event.get("params", {})
+        if event.get("method") == "Runtime.exceptionThrown":
+            self._errors.append(str(values["exceptionDetails"]))
+        elif event.get("method") == "Log.entryAdded" and values["entry"]["level"] == "error":
+            self._errors.append(f"{values['entry']['text']} {values['entry'].get('url', '')}")
+
     async def _ask(self, method: str, parameters: dict[str, Any]) -> dict[str, Any]:
         assert self._window is not None
         number = next(self._numbers)
@@ -150,7 +190,8 @@ class Browser:
         while (text := await self._window.read_message()) is not None:
             message = json.loads(text)
             if message.get("id") != number:
-                continue  # an event
+                self._note(message)
+                continue
             if "error" in message:
                 raise RuntimeError(f"{method}: {message['error']}")
             reply: dict[str, Any] = message["result"]

@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from celery_delayq.web.pages import dead, health, job, overview, scheduled, task
+from celery_delayq.web.pages import (
+    dead,
+    fleet,
+    health,
+    job,
+    limits,
+    overview,
+    periodic,
+    scheduled,
+    task,
+)
 from celery_delayq.web.query import Query
 from celery_delayq.web.site import Site
 
@@ -33,6 +43,9 @@ PAGES: Mapping[str, Page] = {
     "overview": Page("Overview", overview.read, 5),
     "scheduled": Page("Scheduled", scheduled.read, 10),
     "dead": Page("Dead letters", dead.read, 10),
+    "periodic": Page("Periodic", periodic.read, 30),
+    "limits": Page("Limits", limits.read, 10),
+    "fleet": Page("Fleet", fleet.read, 10),
     "health": Page("Health", health.read),
     "task": Page("", task.read, 5),
     "job": Page("", job.read, 2),

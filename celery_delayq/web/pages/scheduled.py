@@ -176,4 +176,9 @@ def _suggested(site: Site) -> tuple[list[str], list[str]]:
     some = queues[:MAX_SUGGESTED]
     tasks: Counter[str] = site.delayq.session.ask(lambda stores: tasks_of(stores, some))
     names = [name for name, _ in tasks.most_common(MAX_SUGGESTED)]
-    return ([n for n in some if len(n) <= MAX_ID], sorted(n for n in names if len(n) <= MAX_ID))
+    return [*filter(_is_plain, some)], sorted(filter(_is_plain, names))
+
+
+def _is_plain(name: str) -> bool:
+    """Return whether a field may suggest a name."""
+    return len(name) <= MAX_ID and name.isprintable()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime, timezone
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from flower.urls import settings
@@ -47,6 +48,18 @@ def test_all_templates_can_be_read() -> None:
             if not name.startswith("delayed-frame"):
                 loader.load(name)
         assert loader.load("delayed-frame.html")
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_each_expression_of_a_template_is_escaped(text: str) -> None:
+    shown = Shown("/delayed", timezone.utc, NOW, "", "")
+    view = SimpleNamespace(status=SimpleNamespace(phrase=shown.cut(text)), text=text)
+    template = alone_loader().load("delayed-error.html")
+
+    page = template.generate(p=shown, view=vars(view)).decode()
+
+    assert page.count(HOSTILE[text]) == 2
+    assert text not in page
 
 
 @pytest.mark.parametrize(("text", "expected"), HOSTILE.items())

@@ -1,0 +1,38 @@
+"""The page "Limits": the limits of tasks, how much of them is used, and their longest lanes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from celery_delayq.limits.client import LaneStatus, LimitStatus
+from celery_delayq.web.query import Query
+from celery_delayq.web.site import Site
+
+#: Most lanes of a limit, the longest first.
+MAX_LANES = 50
+
+
+@dataclass(frozen=True, slots=True)
+class LimitsPage:
+    """The view; *limit* is the one whose name is in the path, with its lanes."""
+
+    now: datetime
+    limits: list[LimitStatus]
+    limit: LimitStatus | None = None
+    lanes: list[LaneStatus] | None = None
+
+
+def read(site: Site, query: Query) -> LimitsPage:
+    """Return the view.
+
+    Raises
+    ------
+    InvalidLimit
+        There is no limit with the name in the path.
+    """
+    limits = site.delayq.limits
+    if not query.rest:
+        return LimitsPage(site.now(), limits.list())
+    limit = limits.get(query.rest)
+    return LimitsPage(site.now(), [limit], limit, limits.lanes(query.rest, MAX_LANES))

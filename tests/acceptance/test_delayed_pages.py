@@ -1,0 +1,273 @@
+"""The pages of delayed tasks in a real browser: in Flower, old and new, and alone."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from celery import Celery
+
+from celery_delayq import DelayQ
+from celery_delayq.testing import ManagedProcess
+from celery_delayq.testing.fixtures import RedisUnderTest
+from tests.acceptance.browser import Browser
+from tests.integration.conftest import MakeApp
+from tests.support.axe import axe
+from tests.support.dead_letters import details, message
+from tests.support.flower import APPS, OLDEST, OPERATOR, PASSWORDS, Site, running_flower
+
+pytestmark = pytest.mark.full
+
+WIDTHS = (1400, 360)
+LOGIN = ",".join(f"{user}:{word}" for user, word in PASSWORDS.items())
+
+#: Where the pages are, and whether there is a login.
+KINDS = ("newest", "oldest", "newest with a login", "oldest with a login", "alone")
+
+#: Names that break pages which escape too little.
+HOSTILE = (
+    "<script>document.title = 'broken'</script>",
+    '"><img src=x onerror="document.title=\'broken\'">',
+    "{{ 1 + 1 }}{% raw x %}",
+    "\u202etxt.exe",
+    "\x1b[2J\x1b]0;owned\x07",
+    "a\r\nb",
+    "x" * 100_000,
+)
+
+
+@pytest.fixture
+def app(make_app: MakeApp) -> Celery:
+    return make_app(broker_transport_options={"delayq": {"history": 100}})
+
+
+@pytest.fixture
+def delayq(app: Celery) -> DelayQ:
+    return DelayQ.of(app)
+
+
+@contextmanager
+def running(kind: str, redis: RedisUnderTest, folder: Path) -> Iterator[Site]:
+    """Yield the pages. Those of Flower have a prefix if there is a login."""
+    broker = redis.server.url_for("delayq+redis")
+    has_login = "login" in kind
+    if kind == "alone":
+        users = folder / "users"
+        users.write_text("\n".join(f"{user}:{word}" for user, word in PASSWORDS.items()))
+        command = [sys.executable, "-m", "celery", "-A", "flower_tasks:app", "delayq", "web"]
+        command += ["--port=0", f"--auth-file={users}"]
+        with ManagedProcess(command, env={"CELERY_BROKER_URL": broker}, cwd=APPS) as process:
+            port = int(process.wait_log(r"pages on http://127\.0\.0\.1:(\d+)/")[1])
+            yield Site("127.0.0.1", port)
+        return
+    options = [f"--basic_auth={LOGIN}"] if has_login else []
+    release = OLDEST if kind.startswith("oldest") else ""
+    prefix = "tools/queue" if has_login else ""
+    with running_flower(broker, redis.url, folder, options, release=release, prefix=prefix) as (
+        site,
+        process,
+    ):
+        yield site
+        assert "Traceback" not in process.log
+
+
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def site(kind: str, app: Celery, delayq_redis: RedisUnderTest, tmp_path: Path) -> Iterator[Site]:
+    with running(kind, delayq_redis, tmp_path) as site:
+        yield site
+
+
+@pytest.fixture
+def browser(kind: str, site: Site, tmp_path: Path) -> Iterator[Browser]:
+    with Browser(tmp_path / "browser") as browser:
+        if "login" in kind or kind == "alone":
+            browser.send_headers(site.as_user(OPERATOR).headers)
+        yield browser
+
+
+def fill(app: Celery, delayq: DelayQ, names: tuple[str, ...] = ("shop.mail",)) -> None:
+    """Make tasks and dead letters with names, ids, queues and arguments."""
+    for name in names:
+        app.send_task(name, (name,), {"note": name}, task_id=name, countdown=3600)
+        short = name[:200]
+        delayq.store.dead_letters.add(
+            "celery", f"dead {name}", f"failed: {name}", message(f"dead {name}", name),
+            details("ValueError", message=short, traceback=f"Traceback\n{name}"),
+        )  # fmt: skip
+        delayq.pause(task=short)
+
+
+PAGES = (
+    "",
+    "/scheduled",
+    "/scheduled?argument=mail",
+    "/dead",
+    "/periodic",
+    "/limits",
+    "/fleet",
+    "/health",
+)
+
+
+#: Finds what keeps people from reading our part of a page. Flower's own parts are not ours.
+AXE = """
+axe.run('#delayed', {resultTypes: ['violations']}).then(result => result.violations
+  .filter(each => ['serious', 'critical'].includes(each.impact))
+  .map(each => each.id + ': ' + each.nodes.slice(0, 3).map(node => node.html).join(' ')))
+"""
+
+
+def look_at(browser: Browser, site: Site, path: str, width: int) -> list[tuple[str, int, str]]:
+    """Return what is wrong with a page: what does not fit, what fails, and what few can read."""
+    browser.resize(width, 900)
+    browser.open(f"{site.url}/delayed{path}")
+    found: list[str] = browser.errors()
+    if not browser.evaluate("document.querySelector('#delayed h1') !== null"):
+        found.append(browser.text())
+    if browser.evaluate("document.documentElement.scrollWidth > innerWidth"):
+        found.append("it does not fit")
+    found += browser.evaluate(f"{axe()};{AXE}")
+    return [(path, width, each) for each in found]
+
+
+def test_each_page_fits_and_everybody_can_read_it(
+    app: Celery, delayq: DelayQ, site: Site, browser: Browser
+) -> None:
+    wrong = [each for path in PAGES for each in look_at(browser, site, path, WIDTHS[0])]
+    fill(app, delayq)
+    pages = (*PAGES, "/task/shop.mail", "/task/dead%20shop.mail")
+    for width in WIDTHS:
+        wrong += [each for path in pages for each in look_at(browser, site, path, width)]
+    browser.prefer("dark")
+    wrong += [each for path in pages for each in look_at(browser, site, path, WIDTHS[0])]
+    assert wrong == []
+
+
+def test_no_name_runs_or_breaks_a_page(
+    app: Celery, delayq: DelayQ, site: Site, browser: Browser
+) -> None:
+    fill(app, delayq, HOSTILE)
+    for path in PAGES:
+        wrong = look_at(browser, site, path, WIDTHS[1])
+        assert wrong == [], "\n".join(map(str, wrong))
+        html = browser.evaluate("document.querySelector('#delayed').innerHTML")
+        assert not {"\u202e", "\x1b"} & {*html}
+        assert (
+            browser.evaluate("document.querySelectorAll('#delayed :is(script, img)').length") == 0
+        )
+    reader = site.as_user(OPERATOR)
+    for page in ("/delayed/scheduled", "/delayed/dead"):
+        links = set(re.findall(r'href="[^"]*(/delayed/task/[^"]+)"', reader.get(page).text))
+        assert len(links) == len(HOSTILE) - 1  # no browser would send the long one
+        assert {reader.get(link).status for link in links} == {200}
+    assert browser.evaluate("document.title") != "broken"
+
+
+#: Clicks what has a text, as a reader finds it.
+CLICK = """
+(() => {
+  const found = [...document.querySelectorAll('a, button')]
+    .find(each => each.offsetParent && each.innerText.trim().startsWith(%s));
+  if (found) { found.click(); }
+  return Boolean(found);
+})()
+"""
+
+
+def click(browser: Browser, text: str) -> None:
+    """Click a link or a button, and wait until the next page is there."""
+    browser.evaluate("window.isOld = true")
+    assert browser.evaluate(CLICK % json.dumps(text)), (text, browser.text())
+    browser.wait_for("!window.isOld && document.readyState === 'complete'")
+
+
+def fill_in(browser: Browser, name: str, text: str) -> None:
+    """Write into a field."""
+    field = f"document.querySelector('#delayed [name={name}]')"
+    browser.evaluate(f"{field}.value = {json.dumps(text)}")
+
+
+@pytest.mark.parametrize("kind", ["newest with a login", "oldest with a login", "alone"])
+def test_someone_with_the_tab_alone_does_all_of_it(
+    app: Celery, delayq: DelayQ, site: Site, browser: Browser
+) -> None:
+    """Find a task by customer, see why it waits, move it, replay a dead one, pause a queue."""
+    for number in range(120):
+        app.send_task("shop.mail", (f"customer {number}",), task_id=f"m{number}", countdown=3600)
+    delayq.store.dead_letters.add(
+        "celery", "dead", "failed: ValueError: declined", message("dead"), details()
+    )
+    before = delayq.get("m77")
+    assert before is not None
+
+    if "login" in str(site.prefix and "login"):
+        browser.open(f"{site.url}/workers")
+        click(browser, "Delayed")
+    else:
+        browser.open(site.url)
+    click(browser, "Scheduled")
+    fill_in(browser, "argument", "customer 77")
+    click(browser, "Search")
+    browser.wait_for("document.querySelectorAll('#dq-rows tr').length === 1")
+    click(browser, "m77")
+    assert "It is due at" in browser.text()
+    click(browser, "Move")
+    fill_in(browser, "by", "2h")
+    click(browser, "Move")
+    assert "Done: 1." in browser.text()
+    after = delayq.get("m77")
+    assert after is not None
+    assert (after.due - before.due).total_seconds() == 7200
+
+    click(browser, "Dead letters")
+    click(browser, "dead")
+    assert "the card was declined" in browser.text()
+    click(browser, "Replay")
+    fill_in(browser, "args", '["ada"]')
+    click(browser, "Replay")
+    assert "Done: 1." in browser.text()
+    assert delayq.count_dead() == 0
+
+    click(browser, "Overview")
+    click(browser, "Pause")
+    assert "Pause: queue celery" in browser.text()
+    click(browser, "Pause")
+    assert "Done: 1." in browser.text()
+    assert [*delayq.paused().queues] == ["celery"]
+
+
+@pytest.mark.parametrize("kind", ["newest", "oldest"])
+def test_pages_are_read_again_until_that_is_stopped(
+    app: Celery, delayq: DelayQ, site: Site, browser: Browser
+) -> None:
+    browser.open(f"{site.url}/delayed")
+    assert "Nothing" not in browser.text()
+    app.send_task("shop.mail", countdown=3600)
+    first = "document.querySelector('.dq-tiles dd').innerText"
+    browser.wait_for(f"{first} === '1'")
+    click_only = CLICK % json.dumps("Stop refresh")
+    assert browser.evaluate(click_only)
+    assert browser.evaluate("document.querySelector('#dq-refresh').innerText") == "Refresh"
+    assert browser.errors() == []
+
+
+@pytest.mark.parametrize("kind", ["newest"])
+def test_a_long_search_goes_on_by_itself(
+    app: Celery, delayq: DelayQ, site: Site, browser: Browser
+) -> None:
+    rows = [{"args": (f"customer {n}",), "countdown": 60 + n} for n in range(20_000)]
+    delayq.schedule_many(rows, task="shop.mail")
+
+    browser.open(f"{site.url}/delayed/scheduled?argument=customer%2019999")
+    browser.wait_for("document.querySelectorAll('#dq-rows tr').length === 1")
+    browser.wait_for("document.querySelector('#dq-more').innerText.startsWith('Searched 20,000')")
