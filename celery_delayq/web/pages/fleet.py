@@ -82,14 +82,16 @@ def read(site: Site, _: Query) -> Fleet:
 
 
 def _shards(stores: Stores) -> list[Shard]:
-    found = []
+    found: list[Shard] = []
     for tag, store in stores.by_tag():
-        skew, fleet = store.gauges.server().skew, store.gauges.fleet()
-        times = (
-            None if ms is None else moment(ms) for ms in (fleet.called_ms, fleet.dispatched_ms)
-        )
-        found.append(Shard(tag, fleet.dispatchers, fleet.on_duty, *times, skew))
+        fleet, skew = store.gauges.fleet(), store.gauges.server().skew
+        called, up_to_date = map(_moment, (fleet.called_ms, fleet.dispatched_ms))
+        found.append(Shard(tag, fleet.dispatchers, fleet.on_duty, called, up_to_date, skew))
     return found
+
+
+def _moment(ms: int | None) -> datetime | None:
+    return None if ms is None else moment(ms)
 
 
 def _processes(stores: Stores) -> list[Process]:

@@ -24,7 +24,7 @@ from celery_delayq.metrics.exporter import Exporter
 from celery_delayq.model.dead_letter import DeadFilter
 from celery_delayq.settings import Settings
 from celery_delayq.store.keys import Layout
-from celery_delayq.web.pages import dead, overview, scheduled
+from celery_delayq.web.pages import dead, fleet, overview, scheduled
 from celery_delayq.web.query import Query
 from celery_delayq.web.site import Site
 from tests.support.cli import CommandLine
@@ -114,6 +114,7 @@ CALLS: dict[str, Callable[[DelayQ], Any]] = {
     "pages, overview": lambda delayq: page(delayq, overview.read),
     "pages, overview by task": lambda delayq: page(delayq, overview.read, by=["task"]),
     "pages, scheduled": lambda delayq: page(delayq, scheduled.read),
+    "pages, fleet": lambda delayq: page(delayq, fleet.read),
     "pages, dead letters": lambda delayq: page(delayq, dead.read),
     "delayq cancel": command("cancel", "--task", TASK, "--yes"),
     "delayq pause": command("pause", "--task", TASK),
@@ -154,6 +155,7 @@ SITES = {
     "dispatch/dispatcher.py _trim": "one queue at a time",
     "dispatch/ready_looks.py _reread": "one read of the registry",
     "admin/load.py read": "pages, overview",
+    "web/pages/fleet.py _processes": "pages, fleet",
     "web/pages/overview.py read_store": "pages, overview",
     "web/pages/scheduled.py _suggested": "pages, scheduled",
     "limits/client.py _held_by_queue": "limits",

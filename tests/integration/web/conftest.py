@@ -6,8 +6,9 @@ from typing import NamedTuple
 
 import pytest
 from celery import Celery
+from celery.schedules import crontab
 
-from celery_delayq import DelayQ
+from celery_delayq import DelayQ, Limit
 from tests.integration.conftest import MakeApp
 from tests.support.dead_letters import details, message
 
@@ -37,4 +38,8 @@ def scene(app: Celery) -> Scene:
     ready = app.send_task("shop.mail", ("eve",))
     dead = delayq.store.dead_letters
     dead.add("celery", "mail-3", "failed: ValueError: declined", message("mail-3"), details())
+    for name, minute in (("cleanup", "0"), ("digest", "*/30")):
+        delayq.periodic.add(name, crontab(minute=minute), "shop.report")
+    for store in delayq.session.stores:
+        store.task_limits.announce({"stripe": Limit("stripe", rate="100/m").definition.text})
     return Scene(delayq, waiting.id, ready.id, "mail-3", elsewhere.id)

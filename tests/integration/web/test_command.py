@@ -51,10 +51,23 @@ def cli(make_app: MakeApp) -> CommandLine:
 
 def test_the_pages_are_those_of_the_tab(scene: Scene, delayq_broker_url: str) -> None:
     with running(delayq_broker_url, "--url-prefix", "/tools/", prefix="/tools") as site:
-        for page in ("", "/scheduled", "/dead", "/health", f"/task/{scene.waiting}"):
+        for page, shown in {
+            "": "Load to come",
+            "/scheduled": scene.waiting,
+            "/dead": scene.dead,
+            "/health": "Checked:",
+            f"/task/{scene.waiting}": "It is due at",
+            "/periodic": "Minutes in which several tick",
+            "/periodic/digest": "*/30",
+            "/limits": "100/m",
+            "/limits/stripe": "No task waits for this limit.",
+            "/fleet": "Dispatchers",
+        }.items():
             answer = site.get(f"/delayed{page}")
-            assert answer.status == 200, page
+            assert (answer.status, shown in answer.text) == (200, True), page
             assert 'href="/tools/delayed/scheduled"' in answer.text
+        for page in ("/periodic/none", "/limits/none"):
+            assert site.get(f"/delayed{page}").status in (400, 404), page
         assert scene.waiting in site.get("/delayed/scheduled?argument=ada").text
         assert site.get("/").headers["Location"] == "/tools/delayed"
         for name in re.findall(r'"/tools(/delayed/static/[^"]+)"', site.get("/delayed").text):
