@@ -25,6 +25,7 @@ KNOWN = {
     "periodic/places.py": "in which store a periodic entry is",
     "store/session.py": "the store of a single Redis",
     "transport/loop/publisher.py": "an event loop publishes to a single Redis",
+    "web/pages/fleet.py": "dispatchers of each master",
 }
 
 
