@@ -130,6 +130,10 @@ class NotReplicated(DelayQError, OperationalError):
     """A task is stored, but on fewer replicas than ``wait_replicas`` requires."""
 
 
+class TravelError(DelayQError, RuntimeError):
+    """A test cannot move the clock here, or its tasks never come to rest."""
+
+
 class ServerNotFound(DelayQError, FileNotFoundError):
     """No server program was found to start as a private process."""
 

@@ -23,7 +23,7 @@ from threading import Lock
 from celery_delayq.embedded import wheel_redis_server
 from celery_delayq.embedded.rabbitmq import SERVER_VARIABLE as RABBITMQ_VARIABLE
 from celery_delayq.integration import fast
-from celery_delayq.testing.fixtures import SERVER_VARIABLE as REDIS_VARIABLE
+from celery_delayq.testing.servers import SERVER_VARIABLE as REDIS_VARIABLE
 from tests.support.programs import debian13_program, redis_server_on_path
 
 ROOT = Path(__file__).parent.parent

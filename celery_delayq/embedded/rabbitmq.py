@@ -62,6 +62,9 @@ class EmbeddedRabbitMQ:
     ----------
     nodes : int
         Number of nodes; several nodes are a cluster.
+    port, api_port : int | None
+        TCP ports of the first node, and of its management API; the next nodes have the next ports.
+        The default are free ports.
     config : Mapping[str, str] | None
         More lines of ``rabbitmq.conf``.
     confirm_timeout : int | None
@@ -79,6 +82,8 @@ class EmbeddedRabbitMQ:
         self,
         *,
         nodes: int = 1,
+        port: int | None = None,
+        api_port: int | None = None,
         config: Mapping[str, str] | None = None,
         confirm_timeout: int | None = CONFIRM_TIMEOUT_MS,
         timeout: float = 120.0,
@@ -95,7 +100,15 @@ class EmbeddedRabbitMQ:
         cookie.write_text(uuid4().hex)
         cookie.chmod(0o400)
         self._epmd_port = free_port()
-        self._nodes = [_Node(self, f"dq{number}") for number in range(nodes)]
+        self._nodes = [
+            _Node(
+                self,
+                f"dq{number}",
+                free_port() if port is None else port + number,
+                free_port() if api_port is None else api_port + number,
+            )
+            for number in range(nodes)
+        ]
 
     def __enter__(self) -> Self:
         return self.start()
@@ -289,13 +302,12 @@ class EmbeddedRabbitMQ:
 
 
 class _Node:
-    def __init__(self, owner: EmbeddedRabbitMQ, name: str) -> None:
+    def __init__(self, owner: EmbeddedRabbitMQ, name: str, port: int, api_port: int) -> None:
         self.name = name
         self._owner = owner
         self._folder = owner._folder / name
         self._folder.mkdir()
-        self.port = free_port()
-        self.api_port = free_port()
+        self.port, self.api_port = port, api_port
         self._distribution_port = free_port()
         self.log_file = self._folder / "log"
         self.child = ChildProcess(self, "KILL")

@@ -45,6 +45,12 @@ def remember(controller: Any) -> None:
     _controller = ref(controller)
 
 
+def forget() -> None:
+    """Forget the worker: it has stopped, and this process continues."""
+    global _controller
+    _controller = None
+
+
 def changed_objects() -> dict[str, Any]:
     """Return the changed objects of this process' worker by name; None for missing objects."""
     controller = _worker()

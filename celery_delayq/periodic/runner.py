@@ -136,6 +136,11 @@ class PeriodicRunner:
         #: Number of ticks that this runner has scheduled.
         self.fired = 0
 
+    @property
+    def failing(self) -> list[str]:
+        """The entries that cannot be fired here."""
+        return [*self._failing]
+
     def start(self) -> None:
         """Start the thread."""
         self._thread.start()
@@ -184,8 +189,8 @@ class PeriodicRunner:
             longest_wait = self._listen(store, pubsub)
             with TickScheduler(self._app, stores) as scheduler:
                 while not self._stopping.is_set():
-                    self._keep(stores)
-                    wait = self._fire_due(stores, store, scheduler, longest_wait)
+                    self.keep(stores)
+                    wait = self.fire_due(stores, store, scheduler, longest_wait)
                     self._loop.recovered()
                     self._sleep(pubsub, wait)
 
@@ -241,7 +246,7 @@ class PeriodicRunner:
                     self._is_woken = True
                     end = min(end, time.monotonic() + self._off_duty_wait())
 
-    def _keep(self, stores: Stores) -> None:
+    def keep(self, stores: Stores) -> None:
         """Write the entries in code. An error does not stop the firing of entries."""
         if self._deploy is None:
             return
@@ -253,8 +258,12 @@ class PeriodicRunner:
             logger.exception("Periodic entries in code are not written, and are tried again later")
         start_gate.let_pass()
 
-    def _fire_due(
-        self, stores: Stores, store: Store, scheduler: TickScheduler, longest_wait: float
+    def fire_due(
+        self,
+        stores: Stores,
+        store: Store,
+        scheduler: TickScheduler,
+        longest_wait: float = MAX_LOOK_SECONDS,
     ) -> float:
         """Fire the due entries; return the seconds until the next look."""
         began = time.monotonic()

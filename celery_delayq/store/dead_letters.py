@@ -18,6 +18,7 @@ from celery_delayq.model.totals import kind_of
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.scan import ScanStore
 from celery_delayq.store.scripting.calls import Call, Command, EntriesCall, Steps
+from celery_delayq.store.scripting.clock import clock_us, time_command
 from celery_delayq.store.scripting.pipelining import Ask, PipelinedCalls
 from celery_delayq.store.scripting.replies import cut, in_threes
 from celery_delayq.store.scripting.runner import StorePart, ran
@@ -182,8 +183,7 @@ class DeadLetterStore(StorePart):
         number = yield from self.count_steps(queue, died_from, died_to)
         if not number:
             return 0, died_to
-        seconds, micros = yield Command.of("TIME")
-        last_ms = int(seconds) * 1000 + int(micros) // 1000
+        last_ms = clock_us((yield time_command())) // 1000
         # If the clock was set back, or after a failover, some dead letters died later than now.
         dead_at = self._keys.queue(queue).dead_at
         if (yield Command.of("ZCOUNT", dead_at, last_ms + 1, "+inf")):

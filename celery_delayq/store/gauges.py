@@ -13,6 +13,7 @@ from celery_delayq.model.totals import TickTotals, Totals
 from celery_delayq.store.keys import Keys, Layout, queue_name
 from celery_delayq.store.scan import PAGE_MESSAGES, ScanStore, answered
 from celery_delayq.store.scripting.calls import Call, Command, Steps, pack
+from celery_delayq.store.scripting.clock import clock_us, time_command
 from celery_delayq.store.scripting.refusals import is_denied
 from celery_delayq.store.scripting.replies import Sizes, cut
 from celery_delayq.store.scripting.runner import ScriptRunner, StorePart, ran, with_sources
@@ -130,7 +131,7 @@ class GaugeStore(StorePart):
         keys = (self._keys.queues, self._keys.control, self._keys.ticks, self._keys.clock)
         began = time.time()
         with self._runner.client.pipeline(transaction=False) as pipe:
-            pipe.time()
+            pipe.execute_command(*time_command().args)
             for key in keys:
                 pipe.hgetall(key)
             pipe.info("memory")
@@ -138,16 +139,17 @@ class GaugeStore(StorePart):
             *found, memory, replication = pipe.execute(raise_on_error=False)
         here = (began + time.time()) / 2
         broken = [key for key, each in zip(keys, found[1:], strict=True) if _is_broken(each)]
-        (seconds, micros), registry, control, ticks, clock = (
+        clock_reply, registry, control, ticks, clock = (
             {} if _is_broken(each) else each for each in found
         )
+        now_us = clock_us(clock_reply)
         # The account may lack the right to INFO.
         told = {} if isinstance(memory, Exception) else memory
         used = (int(told["used_memory"]), int(told.get("maxmemory", 0))) if told else None
         replid = "" if isinstance(replication, Exception) else replication.get("master_replid", "")
         return ServerGauges(
-            now=seconds * 1000 + micros // 1000,
-            skew=here - (seconds + micros / 1_000_000),
+            now=now_us // 1000,
+            skew=here - now_us / 1_000_000,
             registry={name: text for each, text in registry.items() if (name := queue_name(each))},
             paused=frozenset(to_text(name[1:]) for name in control if name[:1] == b"q"),
             ticks=TickTotals.read(ticks),

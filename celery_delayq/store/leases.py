@@ -237,6 +237,7 @@ class LeaseStore(StorePart):
         limit: int,
         others: int = 0,
         has_limits: bool = False,
+        reports: bool = False,
     ) -> AcquireReply:
         """Lease up to *limit* messages of all priorities. Parameters of :meth:`acquire_call`."""
         lists = len(self._runner.layout.steps)
@@ -248,6 +249,7 @@ class LeaseStore(StorePart):
             limit,
             lists,
             others,
+            reports=reports,
             scarce=limit,
             has_limits=has_limits,
         )

@@ -23,6 +23,7 @@ from celery_delayq.store.repair import RepairStore
 from celery_delayq.store.repair_tracking import RepairTracking
 from celery_delayq.store.scan import PAGE_MESSAGES, ScanStore
 from celery_delayq.store.scripting.calls import Call, EntriesCall, ReadyCall, Steps, keys_of
+from celery_delayq.store.scripting.clock import clock_us, time_command
 from celery_delayq.store.scripting.replies import (
     MAX_TIME_MS,
     READY_LOOKS,
@@ -342,8 +343,7 @@ class Store(ScriptRunner):
 
     def now_us(self) -> int:
         """Return Redis' clock in µs since 1970."""
-        seconds, micros = cast("tuple[int, int]", self.client.time())
-        return seconds * 1_000_000 + micros
+        return clock_us(self.client.execute_command(*time_command().args))
 
     def scheduled(self, queue: str, task: str | None = None) -> int:
         """Return the number of scheduled entries of a queue, or of one task in it."""

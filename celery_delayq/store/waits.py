@@ -14,6 +14,7 @@ from celery_delayq.store.keys import Layout
 from celery_delayq.store.leases import DeliveryCounts
 from celery_delayq.store.scan import PAGE_MESSAGES, ScanStore, answered
 from celery_delayq.store.scripting.calls import Command, Steps
+from celery_delayq.store.scripting.clock import clock_us, time_command
 from celery_delayq.store.scripting.replies import cut
 from celery_delayq.store.scripting.runner import StorePart, ran
 from celery_delayq.store.task_limits import LimitStore, StoredLimit
@@ -126,7 +127,7 @@ class WaitStore(StorePart):
             answered(
                 (
                     yield [
-                        Command.of("TIME"),
+                        time_command(),
                         Command.of("HMGET", keys.clock, "seen", "stood"),
                         Command.of("HMGET", keys.control, *paused_fields),
                         Command.of("ZMSCORE", keys.revoked, *revocations),
@@ -139,8 +140,7 @@ class WaitStore(StorePart):
                 )
             )
         )
-        seconds, micros = next(replies)
-        now_ms = int(seconds) * 1000 + int(micros) // 1000
+        now_ms = clock_us(next(replies)) // 1000
         looked_ms, stood_ms = map(_number, next(replies))
         queue_paused_ms, task_paused_ms = map(_number, next(replies))
         revoked = [score_of(score) for score in next(replies) if score is not None]

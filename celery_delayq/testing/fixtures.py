@@ -13,19 +13,21 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from celery import Celery
 from redis import Redis
 
 from celery_delayq.embedded import EmbeddedRedis
 from celery_delayq.embedded.rabbitmq import EmbeddedRabbitMQ
 from celery_delayq.errors import EmbeddedServerError
 from celery_delayq.testing.processes import ProcessFailed
+from celery_delayq.testing.servers import new_server
 from celery_delayq.testing.workers import WorkerProcess
 
-#: Environment variable with the path of the server program for tests.
-SERVER_VARIABLE = "DELAYQ_REDIS_SERVER"
+if TYPE_CHECKING:
+    from celery_delayq.testing.travel.traveller import TimeTravel
 
 
 @dataclass(frozen=True)
@@ -44,11 +46,6 @@ class RedisUnderTest:
     def port(self) -> int:
         """TCP port on 127.0.0.1."""
         return self.server.port
-
-
-def new_server(**options: Any) -> EmbeddedRedis:
-    """Return a server that is not started yet, with the server program for tests."""
-    return EmbeddedRedis(**{"executable": os.environ.get(SERVER_VARIABLE) or None, **options})
 
 
 @pytest.fixture(scope="session")
@@ -151,6 +148,27 @@ def delayq_worker(
         with suppress(ProcessFailed):
             worker.wait(timeout=10)
         worker.kill()
+
+
+@pytest.fixture
+def delayq_app() -> Celery | None:
+    """The app of `delayq_time`; None for Celery's current app. Override it to return an app."""
+    return None
+
+
+@pytest.fixture
+def delayq_time(
+    delayq_app: Celery | None, delayq_redis: RedisUnderTest, delayq_broker_scheme: str
+) -> Iterator[TimeTravel]:
+    """Both clocks of a test: ``travel(hours=24)`` runs the tasks that are due meanwhile.
+
+    The tasks run in the test's thread. Until the end of the test `delayq_app` uses the private
+    Redis. See `TimeTravel`.
+    """
+    from celery_delayq.testing.travel.traveller import TimeTravel  # imports Celery's worker
+
+    with TimeTravel(delayq_app, delayq_redis.server, delayq_broker_scheme) as time:
+        yield time
 
 
 def _own_folders() -> list[str]:

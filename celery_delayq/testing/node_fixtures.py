@@ -11,12 +11,9 @@ import pytest
 from pytest_celery import CELERY_REDIS_BACKEND, CELERY_REDIS_BROKER
 
 from celery_delayq.testing import process_utils
-from celery_delayq.testing.fixtures import (
-    SERVER_VARIABLE,
-    delayq_broker_scheme,
-    delayq_rabbitmq_scheme,
-)
+from celery_delayq.testing.fixtures import delayq_broker_scheme, delayq_rabbitmq_scheme
 from celery_delayq.testing.server_nodes import RabbitMQProcessContainer, RedisProcessContainer
+from celery_delayq.testing.servers import SERVER_VARIABLE
 from celery_delayq.testing.worker_node import WorkerProcessContainer
 
 __all__ = [

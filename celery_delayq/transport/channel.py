@@ -388,6 +388,23 @@ class Channel(stock.Channel):
         keeper.add_channel()
         return Deliveries(keeper, self.store, self.settings)
 
+    def settle_by(self, keeper: LeaseKeeper) -> None:
+        """Use *keeper* instead of this process' lease keeper. Called before the first message."""
+        keeper.add_channel()
+        self.deliveries = Deliveries(keeper, self.store, self.settings)
+
+    def handle_one(self, queue: str, callback: Callable[[Any], Any]) -> bool:
+        """Lease one message of *queue* and hand it to *callback*, in the caller's thread.
+
+        Return whether there was a message. The queue need not be consumed.
+        """
+        self._handlers[queue] = False, callback
+        taken = self.consumer.get(queue, self.deliveries.keeper)
+        if taken is None:
+            return False
+        self.consumer.taken.append(taken)
+        return self.hand_out.hand_out_one()
+
     @cached_property
     def hand_out(self) -> HandOut:
         """Gives leased messages to their callbacks."""

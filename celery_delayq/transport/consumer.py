@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from enum import Enum, auto
 from itertools import chain, zip_longest
 from threading import get_ident
@@ -512,7 +512,8 @@ class Consumer:
         may_pop = self._read() if self._looked_lists else 0
         self._acknowledged(acked)
         # Before messages are handed out: pauses and revokes must be known.
-        self._update_controls([reply for reply in replies if not isinstance(reply, ResponseError)])
+        known = [reply for reply in replies if not isinstance(reply, ResponseError)]
+        self._update_controls({*map(AcquireReply.revision_in, known)})
         requests, self._requests = self._requests, []
         messages_by_queue = []
         for request, reply in zip(requests, replies, strict=True):
@@ -554,9 +555,8 @@ class Consumer:
             logger.error("Redis refused acknowledgements, which are sent again: %s", errors[0])
         self._put_back_acks()
 
-    def _update_controls(self, replies: list[Any]) -> None:
+    def _update_controls(self, revisions: Set[int]) -> None:
         """Read pauses and revokes again if their revision in a reply is another one."""
-        revisions = {AcquireReply.revision_in(reply) for reply in replies}
         # Also a lower revision: a server that has taken over may lack some.
         if revisions - {self.controls.revision}:
             expires = self._settings.revoke_expires
@@ -617,7 +617,10 @@ class Consumer:
                 1,
                 others,
                 has_limits=queue in self.idle.limited_queues,
+                reports=self.serves_worker,
             )
+            if self.serves_worker:
+                self._update_controls({reply.revision})
             taken = self._note_leased(queue, request_number, reply)
             if taken:
                 return taken[0]

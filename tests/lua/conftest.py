@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from celery_delayq.embedded import EmbeddedRedis
-from celery_delayq.testing.fixtures import RedisUnderTest, new_server
+from celery_delayq.testing.fixtures import RedisUnderTest
+from celery_delayq.testing.servers import new_server
 from tests.lua.bench import Bench, bench
 
 

@@ -28,6 +28,7 @@ MODULES: Mapping[str, tuple[str, ...]] = {
     "celery_delayq.errors": (),
     "celery_delayq.embedded": (),
     "celery_delayq.testing": (),
+    "celery_delayq.testing.travel.traveller": ("TimeTravel",),
     "celery_delayq.spark": (),
     "celery_delayq.spark.session": ("interrupts",),
     "celery_delayq.spark.write.writer": ("write",),

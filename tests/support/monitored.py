@@ -25,7 +25,7 @@ from celery import Celery
 from celery_delayq import DelayQ
 from celery_delayq.embedded.ports import free_port
 from celery_delayq.testing import FAST_START, ManagedProcess, wait_until
-from celery_delayq.testing.fixtures import new_server
+from celery_delayq.testing.servers import new_server
 from tests.support import TIMEOUT
 from tests.support.left_out import left_out
 

@@ -182,6 +182,11 @@ def _packed_head(name: str, *keys: str | bytes) -> bytes:
     return _packed(("EVALSHA", load(name).sha, len(keys), *keys))
 
 
+def forget_packed() -> None:
+    """Forget packed calls: scripts have other variants from now on."""
+    _packed_head.cache_clear()
+
+
 @dataclass(slots=True)
 class _Growing(Call):
     """A call to which messages are added.

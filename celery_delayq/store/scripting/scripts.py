@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from functools import cache
 from importlib.resources import files
 from typing import NamedTuple
@@ -22,8 +22,12 @@ _TEXT_OR_NAME = re.compile(r"'(?:\\.|[^'\\])*'|\b[A-Z_]+\b")
 #: The first line of a part that only one variant of a script has, or that it lacks, and the last.
 _PART_BEGINS, _PART_ENDS = re.compile(r"\s*-- @(with|without) (\w+)$"), re.compile(r"\s*-- @end$")
 #: Variants of scripts. A variant has the parts between ``-- @with NAME`` and ``-- @end``, and lacks
-#: those that begin with ``-- @without NAME``. Its name is that of the script, ``+`` and its own.
+#: those that begin with ``-- @without NAME``. Its name is that of the script, ``+`` and its own. A
+#: script may have several.
 LIMITS = "+limits"
+#: The variant of every script whose clock a test moves: see
+#: :mod:`celery_delayq.store.scripting.clock`.
+TRAVEL = "+travel"
 #: SHA1 and line number of a script in an error reply. Redis counts the lines of the sent source.
 _FAILED = re.compile(r"(?:script: |f_)([0-9a-f]{40}).*?@user_script: ?(\d+)", re.DOTALL)
 
@@ -45,7 +49,7 @@ class Script:
     ----------
     name : str
         The file's path below ``store/lua`` without ``.lua``, such as ``dispatch/promote``, and
-        perhaps a variant, such as ``leases/acquire+limits``.
+        perhaps variants, such as ``leases/acquire+limits``.
 
     Raises
     ------
@@ -55,10 +59,10 @@ class Script:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        path, _, variant = name.partition("+")
+        path, *variants = name.split("+")
         self.header = Header.of(path, _read(path))
         self._numbers = self.header.numbers()
-        self._lines = _without_unused(_with_keys(_lines_of(path, variant)))
+        self._lines = _without_unused(_with_keys(_lines_of(path, variants)))
         texts = [_NAMED.sub(self._number, line.text.strip()) for line in self._lines]
         self.source = "\n".join([f"-- {name}.lua: {self.header.summary}", *texts])
         self.sha = hashlib.sha1(self.source.encode(), usedforsecurity=False).hexdigest()
@@ -74,11 +78,27 @@ class Script:
 
 
 _BY_SHA: dict[str, Script] = {}
+_is_test_clock_read = False
+
+
+def load(name: str) -> Script:
+    """Return the script *name*. Each process reads a script once."""
+    return _load(name + TRAVEL if _is_test_clock_read else name)
+
+
+def read_test_clock(*, on: bool) -> None:
+    """Have :func:`load` return the variants that read a clock that a test has set."""
+    global _is_test_clock_read
+    _is_test_clock_read = on
+
+
+def is_test_clock_read() -> bool:
+    """Return whether scripts read a clock that a test has set."""
+    return _is_test_clock_read
 
 
 @cache
-def load(name: str) -> Script:
-    """Return the script *name*. Each process reads a script once."""
+def _load(name: str) -> Script:
     script = Script(name)
     _BY_SHA[script.sha] = script
     return script
@@ -96,14 +116,14 @@ def names() -> list[str]:
 
 
 def names_with_variants() -> list[str]:
-    """Return the names of all scripts and of their variants."""
-    return sorted(names() + [name + LIMITS for name in names() if _has_variant(name)])
+    """Return the names of all scripts and of their variants for limits."""
+    return sorted(names() + [name + LIMITS for name in names() if _has_limits(name)])
 
 
-def _has_variant(path: str) -> bool:
+def _has_limits(path: str) -> bool:
     text = _read(path)
     includes = INCLUDE.findall(text)
-    return "-- @with " in text or any(_has_variant(f"include/{each}") for each in includes)
+    return "-- @with limits" in text or any(_has_limits(f"include/{each}") for each in includes)
 
 
 def with_place(text: str) -> str:
@@ -117,18 +137,18 @@ def _read(path: str) -> str:
     return _LUA_FOLDER.joinpath(f"{path}.lua").read_text("utf-8")
 
 
-def _lines_of(path: str, variant: str) -> Iterator[_Line]:
+def _lines_of(path: str, variants: Collection[str]) -> Iterator[_Line]:
     """Yield the lines of code of a file and its includes, without comments."""
     is_part = True
     for number, text in enumerate(_read(path).split("\n"), 1):
         if part := _PART_BEGINS.match(text):
-            is_part = (part[1] == "with") == (part[2] == variant)
+            is_part = (part[1] == "with") == (part[2] in variants)
         elif _PART_ENDS.match(text):
             is_part = True
         elif not is_part:
             continue
         elif include := INCLUDE.match(text):
-            yield from _lines_of(f"include/{include[1]}", variant)
+            yield from _lines_of(f"include/{include[1]}", variants)
         elif code := _TEXT_OR_COMMENT.sub(r"\1", text).rstrip():
             yield _Line(code, f"{path}.lua:{number}")
 

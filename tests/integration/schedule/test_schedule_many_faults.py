@@ -13,7 +13,7 @@ from celery_delayq import DelayQ
 from celery_delayq.errors import NotReplicated, StoreFull
 from celery_delayq.schedule.items import Item, ItemOutcome, ManyFailed, ManyReport
 from celery_delayq.testing import wait_until
-from celery_delayq.testing.fixtures import new_server
+from celery_delayq.testing.servers import new_server
 from tests.integration.conftest import MakeApp, Through, stored
 from tests.support.many import meanwhile, numbered
 from tests.support.proxy import Fault

@@ -19,8 +19,8 @@ from celery_delayq import DelayQ
 from celery_delayq.spark.session import setting
 from celery_delayq.store.keys import Layout
 from celery_delayq.testing import wait_until
-from celery_delayq.testing.fixtures import new_server
 from celery_delayq.testing.processes import ManagedProcess
+from celery_delayq.testing.servers import new_server
 from tests.integration.spark.cluster import SECRETS, Cluster
 from tests.integration.spark.driver import QUICK, Driver, configured, settings
 from tests.integration.spark.flights import OPTIONS, SCHEMA

@@ -11,7 +11,7 @@ from typing import Any
 
 from celery_delayq import Limit
 from celery_delayq.testing import FAST_START, ManagedProcess, ProcessFailed, WorkerProcess
-from celery_delayq.testing.fixtures import new_server
+from celery_delayq.testing.servers import new_server
 from celery_delayq.testing.wait import wait_until
 from tests.support import TIMEOUT
 from tests.support.faults.checker import Harm, Promise, Rollback, Verdict, judge

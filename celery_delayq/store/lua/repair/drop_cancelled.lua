@@ -11,6 +11,7 @@
 -- Returns  number of messages left to look at
 -- Repeat   changes nothing: the number that is left is another one
 -- Roles    operator
+-- @include clock
 -- @include types
 -- @include record
 -- @include tracking

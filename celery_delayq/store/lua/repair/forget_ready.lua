@@ -7,6 +7,7 @@
 -- Returns  number of messages that were removed from the ready lists
 -- Repeat   0
 -- Roles    operator
+-- @include clock
 -- @include types
 -- @include record
 -- @include tracking

@@ -13,6 +13,7 @@
 --          {1, 0, {}} if another process has a lease, or more than most_leased are leased
 -- Repeat   finds what is left
 -- Roles    operator
+-- @include clock
 -- @include types
 -- @include totals
 -- @include repair/report

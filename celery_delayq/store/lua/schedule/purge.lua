@@ -12,6 +12,7 @@
 --          schedule/forget_unowned.lua
 -- Repeat   {0, 0, 0}
 -- Roles    operator
+-- @include clock
 -- @include types
 -- @include tracking
 -- @include totals

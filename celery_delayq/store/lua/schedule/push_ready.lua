@@ -5,6 +5,7 @@
 -- Returns  number of messages
 -- Repeat   pushes the messages again
 -- Roles    producer, worker, dispatcher
+-- @include clock
 -- @include types
 -- @include wake
 -- @include totals

@@ -1,0 +1,145 @@
+"""An app whose broker and result backend are the private server of a test for a while."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from celery import Celery, _state
+from kombu import pools
+
+from celery_delayq.errors import TravelError
+
+#: They take precedence over an app's settings.
+_VARIABLES: Final = (
+    "CELERY_BROKER_URL",
+    "CELERY_BROKER_READ_URL",
+    "CELERY_BROKER_WRITE_URL",
+    "CELERY_RESULT_BACKEND",
+)
+#: Result backends that a private Redis replaces. Others stay, such as ``cache+memory://``.
+_REDIS_BACKENDS: Final = ("redis", "rediss", "redis+socket", "sentinel")
+_MISSING: Final = object()
+
+
+@contextmanager
+def app_on_server(app: Celery, broker_url: str, redis_url: str) -> Iterator[None]:
+    """Point an app to a private server, and back at the end of the block.
+
+    Connections that the app keeps are set aside. Tasks run later, not at once, also with
+    ``task_always_eager``.
+
+    Raises
+    ------
+    TravelError
+        The app's settings lead to another broker all the same.
+    """
+    app.loader.import_default_modules()
+    app.finalize()
+    _ = app.conf["timezone"]  # loads the settings
+    with (
+        _without(os.environ, _VARIABLES),
+        _with_settings(app, broker_url, redis_url),
+        _without_connections(app),
+    ):
+        check_broker(app, broker_url)
+        yield
+
+
+def check_broker(app: Celery, broker_url: str) -> None:
+    """Raise TravelError if the app's broker is not *broker_url*."""
+    for connect in (app.connection_for_write, app.connection_for_read):
+        with connect() as connection:
+            shown = connection.as_uri()
+        if _place(shown) != _place(broker_url):
+            raise TravelError(
+                f"the broker of {app.main or 'the app'} is {shown}, and delayq_time moves the clock"
+                f" of the private server {_place(broker_url)} alone: let nothing set the URL of "
+                "the broker in a test with delayq_time"
+            )
+
+
+def _place(url: str) -> str:
+    found = urlsplit(url)
+    return f"{found.scheme.removeprefix('delayq+')}://{found.hostname}:{found.port}"
+
+
+@contextmanager
+def _with_settings(app: Celery, broker_url: str, redis_url: str) -> Iterator[None]:
+    changes = app.conf.changes
+    backend = str(app.conf.result_backend or "").partition("://")[0]
+    options = dict(app.conf.broker_transport_options or {})
+    own = options.get("delayq")
+    # With `min_delay` a worker would wait for short delays itself.
+    own = {**own, "min_delay": 0} if isinstance(own, Mapping) else {"min_delay": 0}
+    wanted: dict[str, Any] = {
+        **dict.fromkeys(("broker_url", "broker_read_url", "broker_write_url"), broker_url),
+        **dict.fromkeys(("broker_use_ssl", "broker_transport", "redis_backend_use_ssl"), None),
+        "broker_transport_options": {**options, "delayq": own},
+        "task_always_eager": False,
+    }
+    if backend in _REDIS_BACKENDS:
+        wanted["result_backend"] = redis_url
+    before = {name: changes.get(name, _MISSING) for name in wanted}
+    app.conf.update(wanted)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is _MISSING:
+                changes.pop(name, None)
+            else:
+                changes[name] = value
+
+
+@contextmanager
+def _without_connections(app: Celery) -> Iterator[None]:
+    """Set the app's pools and result backend aside, and close new ones at the end."""
+    own: Any = app
+    amqp, delayq = app.amqp, getattr(app, "_delayq", None)
+    kept = own._pool, amqp._producer_pool, own._backend_cache, own._local
+    own._pool, amqp._producer_pool = None, None
+    own._backend_cache, own._local = None, threading.local()
+    if delayq is not None:
+        delayq.close()
+    former_app = _state._tls.current_app
+    try:
+        yield
+    finally:
+        if delayq is not None:
+            delayq.close()
+        _close_pool(pools.producers, amqp._producer_pool)
+        _close_pool(pools.connections, own._pool)
+        _close_backend(own._backend)
+        own._pool, amqp._producer_pool, own._backend_cache, own._local = kept
+        _state._tls.current_app = former_app
+
+
+def _close_pool(group: Any, pool: Any) -> None:
+    """Close a pool, and have kombu forget it: the next test has to declare its queues again."""
+    if pool is not None:
+        pool.force_close_all()
+        for key in [key for key, each in group.items() if each is pool]:
+            dict.pop(group, key)
+
+
+def _close_backend(backend: Any) -> None:
+    consumer = getattr(backend, "result_consumer", None)
+    if consumer is not None and getattr(consumer, "_pubsub", None) is not None:
+        consumer.stop()
+    client = vars(backend).get("client") if backend is not None else None
+    if client is not None and hasattr(client, "connection_pool"):
+        client.connection_pool.disconnect()
+
+
+@contextmanager
+def _without(variables: Any, names: tuple[str, ...]) -> Iterator[None]:
+    before = {name: variables.pop(name) for name in names if name in variables}
+    try:
+        yield
+    finally:
+        variables.update(before)

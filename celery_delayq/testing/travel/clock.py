@@ -1,0 +1,85 @@
+"""The clocks of Python and of one private Redis, which a test moves together."""
+
+from __future__ import annotations
+
+import datetime as dt
+import time
+from typing import Any
+
+from celery_delayq.embedded import EmbeddedRedis
+from celery_delayq.errors import TravelError
+from celery_delayq.store.scripting.clock import TEST_CLOCK, read_test_clock
+
+_SECOND_US = 1_000_000
+_MOVED_TEXT = (
+    "the clock of this process is moved by {}: end its block, or leave it out. delayq_time moves "
+    "the clocks of Python and of Redis together"
+)
+
+
+class MovedClock:
+    """Both clocks. They stand still, and show the same time, until the test moves them.
+
+    Parameters
+    ----------
+    server : EmbeddedRedis
+        The private Redis.
+
+    Raises
+    ------
+    TravelError
+        Other code has moved Python's clock already, or time-machine is missing.
+    """
+
+    def __init__(self, server: EmbeddedRedis) -> None:
+        self._client = server.client()
+        self._travel: Any = None
+        self._traveller: Any = None
+        #: The time that both clocks show, in µs since 1970.
+        self.now_us = 0
+
+    def start(self) -> None:
+        """Stop both clocks at the next whole second."""
+        try:
+            import time_machine
+        except ImportError as exc:
+            raise TravelError(
+                'delayq_time needs time-machine: pip install "celery-delayq[testing]"'
+            ) from exc
+        if dt.datetime.__name__ == "FakeDatetime":
+            raise TravelError(_MOVED_TEXT.format("freezegun"))
+        if time_machine.escape_hatch.is_travelling():
+            raise TravelError(_MOVED_TEXT.format("time-machine"))
+        seconds = int(time.time()) + 1
+        # A whole number: a datetime in UTC would change the time zone of the process too.
+        self._travel = time_machine.travel(seconds, tick=False)
+        self._traveller = self._travel.start()
+        self.now_us = seconds * _SECOND_US
+        read_test_clock(on=True)
+        self.write()
+
+    def stop(self) -> None:
+        """Let both clocks go again, with the right time."""
+        if self._travel is not None:
+            read_test_clock(on=False)
+            self._travel.stop()
+            self._travel = None
+        self._client.close()
+
+    def move_to(self, time_us: int) -> None:
+        """Move both clocks forward to a time in µs since 1970."""
+        self._traveller.shift(dt.timedelta(microseconds=time_us - self.now_us))
+        self.now_us = time_us
+        self.write()
+
+    def write(self) -> None:
+        """Write the time to Redis."""
+        with self._client.pipeline() as pipe:
+            pipe.delete(TEST_CLOCK)
+            pipe.rpush(TEST_CLOCK, *divmod(self.now_us, _SECOND_US))
+            pipe.execute()
+
+    def check(self) -> None:
+        """Raise TravelError if other code has moved Python's clock meanwhile."""
+        if time.time_ns() // 1000 != self.now_us or dt.datetime.__name__ == "FakeDatetime":
+            raise TravelError(_MOVED_TEXT.format("freezegun or time-machine"))

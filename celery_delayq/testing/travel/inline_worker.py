@@ -1,0 +1,190 @@
+"""Runs the tasks of an app in the caller's thread, by Celery's own request and trace."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from socket import gethostname
+from types import SimpleNamespace
+from typing import Any
+
+from celery import Celery, _state, bootsteps
+from celery.concurrency.base import BasePool, apply_target
+from celery.exceptions import TaskRevokedError
+from celery.worker import state
+from celery.worker.consumer import Consumer
+from kombu.asynchronous.timer import Timer
+
+from celery_delayq.dispatch.lease_keeper import LeaseKeeper
+from celery_delayq.integration import install, worker
+from celery_delayq.integration.pauses_and_revokes import REVOKED_CANVASES
+from celery_delayq.integration.replace import make, undo
+from celery_delayq.store.schedule import Store
+
+
+class InlineWorker:
+    """What a Celery worker does with a message, without its threads and processes.
+
+    Celery's own signals for workers, such as ``worker_init``, are not sent: Django's would close
+    the database connection of the test.
+
+    Parameters
+    ----------
+    app : Celery
+        The app. Its broker is the private server.
+    note_run : Callable[[Any], None]
+        Called with the request of each task before the task runs.
+    """
+
+    def __init__(self, app: Celery, note_run: Callable[[Any], None]) -> None:
+        self._app = app
+        self._note_run = note_run
+        self._connection: Any = app.connection_for_read()
+        self._channel: Any = self._connection.default_channel
+        self.store: Store = self._channel.store
+        self._keeper = LeaseKeeper(
+            self.store, self.store.leases.claim, self._channel.settings, start=_start_no_thread
+        )
+        self._channel.settle_by(self._keeper)
+        self._channel.consumer.serves_worker = True
+        self._changes_worker = not worker.is_here()
+        hostname = f"delayq-time@{gethostname()}"
+        pool = _Pool(limit=1, app=app)
+        self._controller = _Controller(app, hostname, pool)
+        worker.remember(self._controller)
+        make(install.WORKER, **worker.changed_objects())
+        make(install.EXTENDED_WORKER)
+        self._handler = self._controller.consumer = _Handler(
+            self._run,
+            hostname=hostname,
+            pool=pool,
+            app=app,
+            timer=Timer(),
+            controller=self._controller,
+            disable_rate_limits=True,
+        )
+        self._handler.connection = self._connection
+        self._handler.event_dispatcher = app.events.Dispatcher(
+            self._connection, hostname=hostname, enabled=False
+        )
+        task_consumer = app.amqp.TaskConsumer(
+            self._channel, on_decode_error=self._handler.on_decode_error
+        )
+        task_consumer.on_message = self._handler.create_task_handler()
+        self._handler.task_consumer = task_consumer
+        self._receive = task_consumer._receive_callback
+        make(install.POOL, **worker.changed_objects())
+        self._known_tasks = 0
+        self._learned: list[str] = []
+        self._pool = pool
+        self.store.task_limits.announce(worker.limit_definitions())
+
+    def queues(self) -> list[str]:
+        """Return the queues that this app uses, and the learned ones. Broadcast queues are left
+        out.
+        """
+        declared = [
+            name
+            for name, queue in self._app.amqp.queues.items()
+            if getattr(queue.exchange, "type", "") != "fanout" and self._channel.can_schedule(name)
+        ]
+        return [*dict.fromkeys([*declared, *self._learned])]
+
+    def learn_queues(self, names: Iterable[str]) -> bool:
+        """Note queues that other apps use too; return whether some are new."""
+        new = {*names} - {*self._learned} - {*self._app.amqp.queues}
+        self._learned += sorted(new)
+        return bool(new)
+
+    def run_next(self, queue: str) -> bool:
+        """Run the next ready task of a queue; return whether there was a message."""
+        self._update_strategies()
+        with _blocking_joins():
+            found: bool = self._channel.handle_one(queue, self._receive)
+        self._handler.perform_pending_operations()
+        self._keeper.send_all(self.store)
+        return found
+
+    def close(self) -> None:
+        """Forget the worker, and close the connection."""
+        self._controller.blueprint.state = bootsteps.TERMINATE  # it does not come back
+        for task in self._app.tasks.values():
+            task.__trace__ = None
+        with suppress(Exception):  # a test may have ended the server
+            self._connection.close()
+        with suppress(Exception):
+            self.store.leases.disclaim(self._keeper.worker_id)
+        if self._changes_worker:
+            undo(install.WORKER, **worker.changed_objects())
+            undo(install.EXTENDED_WORKER)
+            worker.forget()
+        for revoked in (state.revoked, state.revoked_stamps, REVOKED_CANVASES):
+            revoked.clear()
+
+    def _update_strategies(self) -> None:
+        """Learn tasks that a test has defined since the last run."""
+        tasks = self._app.tasks
+        if len(tasks) != self._known_tasks:
+            for task in tasks.values():
+                make(install.REQUEST, task=task)
+            self._handler.update_strategies()
+            self._known_tasks = len(tasks)
+
+    def _run(self, request: Any) -> None:
+        self._note_run(request)
+        # Built for each run, so that a test may have replaced the function of the task.
+        request.task.__trace__ = None
+        with suppress(TaskRevokedError):
+            request.execute_using_pool(self._pool)
+
+
+class _Controller:
+    """The worker as Celery's consumer and this package ask for it."""
+
+    def __init__(self, app: Celery, hostname: str, pool: BasePool) -> None:
+        self.app, self.hostname, self.pool = app, hostname, pool
+        self.consumer: Any = None
+        self.semaphore = None
+        self.state = state
+        self.blueprint = SimpleNamespace(state=bootsteps.RUN)
+
+
+class _Handler(Consumer):
+    """Celery's consumer without the steps that connect, listen and wait."""
+
+    class Blueprint(Consumer.Blueprint):
+        """No steps."""
+
+        def apply(self, _parent: Any, **_kwargs: Any) -> Any:
+            """Make no step."""
+            return self
+
+
+class _Pool(BasePool):
+    """Runs each task at once, in the caller's thread."""
+
+    def on_apply(self, *args: Any, **kwargs: Any) -> Any:
+        """Run a task. A failed assertion of pytest, and Ctrl-C, end the test."""
+        return apply_target(*args, **{**kwargs, "propagate": _ends_of_test()})
+
+
+def _ends_of_test() -> tuple[type[BaseException], ...]:
+    pytest = sys.modules.get("pytest")
+    outcomes = () if pytest is None else (pytest.fail.Exception, pytest.skip.Exception)
+    return KeyboardInterrupt, *outcomes
+
+
+def _start_no_thread(_run: Callable[[], None]) -> None:
+    """Start nothing: :meth:`InlineWorker.run_next` sends what the thread would send."""
+
+
+@contextmanager
+def _blocking_joins() -> Iterator[None]:
+    """Have ``result.get()`` inside a task raise Celery's error, as in a worker."""
+    before = _state.task_join_will_block()
+    _state._set_task_join_will_block(True)
+    try:
+        yield
+    finally:
+        _state._set_task_join_will_block(before)

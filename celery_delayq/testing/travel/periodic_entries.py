@@ -1,0 +1,52 @@
+"""Fires the periodic entries of an app in the caller's thread."""
+
+from __future__ import annotations
+
+from celery import Celery
+
+from celery_delayq.integration import beat_guard
+from celery_delayq.periodic.firing import TickScheduler
+from celery_delayq.periodic.runner import PeriodicRunner
+from celery_delayq.store.session import Session
+
+
+class PeriodicEntries:
+    """The entries in the code of an app, and those that a test adds.
+
+    Parameters
+    ----------
+    app : Celery
+        An app with ``DelayQ(app)``.
+    """
+
+    def __init__(self, app: Celery) -> None:
+        self._session = Session(app)
+        self._stores = self._session.stores
+        self._store = self._stores.common
+        self._runner = PeriodicRunner(app, session=self._session)
+        self._scheduler = TickScheduler(app, self._stores)
+        self._scheduler.__enter__()
+        self._runner.keep(self._stores)
+
+    @classmethod
+    def of(cls, app: Celery) -> PeriodicEntries | None:
+        """Return the entries; None for an app whose workers fire none."""
+        has_entries = getattr(app, "_delayq", None) is not None and beat_guard.fires(app)
+        return cls(app) if has_entries else None
+
+    def fire_due(self) -> int:
+        """Schedule the ticks that are due; return their number."""
+        before = self._runner.fired
+        while not self._runner.fire_due(self._stores, self._store, self._scheduler):
+            pass
+        return self._runner.fired - before
+
+    @property
+    def failing(self) -> list[str]:
+        """The entries that cannot be fired."""
+        return self._runner.failing
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._scheduler.__exit__(None, None, None)
+        self._session.close()

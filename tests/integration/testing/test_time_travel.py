@@ -1,0 +1,318 @@
+"""A day later, in a test: both clocks move, and tasks run in the thread of the test."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import defaultdict
+from datetime import datetime, timedelta, timezone
+from typing import Any
+from unittest import mock
+
+import pytest
+from celery import Celery, chain, chord, current_app, group
+from celery.exceptions import Reject
+from celery.schedules import crontab
+
+from celery_delayq import DelayQ
+from celery_delayq.aio import AsyncDelayQ
+from celery_delayq.integration import worker
+from celery_delayq.testing import assert_scheduled, dead_letters, drain
+from celery_delayq.testing.travel.traveller import TimeTravel
+from tests.integration.testing.conftest import HOUR, Runs
+
+
+def test_a_reminder_goes_out_a_day_later_and_its_follow_up_after_it(
+    delayq_time: TimeTravel, delayq_app: Celery, runs: Runs
+) -> None:
+    start = delayq_time.now
+    delayq_app.tasks["remind"].apply_async(("ada",), countdown=86400)
+
+    assert delayq_time.travel(hours=23) == 0
+    assert runs == []
+    assert delayq_time.travel(hours=3) == 2
+
+    assert runs.after(start) == [("remind ada", 24), ("follow_up ada", 26)]
+    assert delayq_time.now == start + timedelta(hours=26)
+    assert datetime.now(timezone.utc) == delayq_time.now
+
+
+def test_a_cancelled_reminder_does_not_go_out(
+    delayq_time: TimeTravel, delayq_app: Celery, runs: Runs
+) -> None:
+    result = delayq_app.tasks["remind"].apply_async(("ada",), countdown=86400)
+
+    assert DelayQ.of(delayq_app).cancel(result.id)
+    delayq_time.travel(days=2)
+
+    assert runs == []
+    assert result.state == "REVOKED"
+
+
+def test_retries_come_at_their_times_and_then_there_is_a_dead_letter(
+    delayq_time: TimeTravel, delayq_app: Celery, runs: Runs
+) -> None:
+    start = delayq_time.now
+    delayq_app.tasks["flaky"].delay()
+
+    delayq_time.travel(days=1)
+
+    assert runs.after(start) == [("flaky 0", 0), ("flaky 1", 1), ("flaky 2", 2)]
+    [dead] = dead_letters("flaky")
+    assert "MaxRetriesExceededError" in dead.reason
+
+
+def test_a_slot_of_a_limit_comes_in_its_time(
+    delayq_time: TimeTravel, delayq_app: Celery, runs: Runs
+) -> None:
+    start = delayq_time.now
+    for name in "abcd":
+        delayq_app.tasks["limited"].delay(name)
+
+    delayq_time.travel(days=1)
+
+    assert runs.after(start) == [
+        ("limited a", 0),
+        ("limited b", 0.5),
+        ("limited c", 1),
+        ("limited d", 1.5),
+    ]
+
+
+def test_tasks_run_in_the_thread_of_the_test(delayq_time: TimeTravel, delayq_app: Celery) -> None:
+    threads = []
+
+    @delayq_app.task(shared=False, name="where")
+    def where() -> None:
+        threads.append(threading.get_ident())
+
+    before = threading.active_count()
+    where.apply_async(countdown=60)
+    delayq_time.travel(minutes=1)
+
+    assert threads == [threading.get_ident()]
+    assert threading.active_count() == before
+
+
+def test_periodic_ticks_and_what_they_send_come_in_their_order(
+    delayq_time: TimeTravel, delayq_app: Celery, runs: Runs
+) -> None:
+    delayq_time.travel_to("2032-03-01T08:30+00:00")
+    DelayQ.of(delayq_app).periodic.add(
+        "digest", crontab("0", "9"), task="remind", args=["digest"], catch_up="skip"
+    )
+
+    assert delayq_time.travel(days=3) == 6
+
+    assert [(name, at.isoformat(" ", "minutes")) for name, at in runs] == [
+        (f"{name} digest", f"2032-03-{day:02} {hour}:00+00:00")
+        for day in (1, 2, 3)
+        for name, hour in (("remind", "09"), ("follow_up", "11"))
+    ]
+
+
+def test_entries_in_the_code_of_the_app_fire_too(
+    delayq_app: Celery, request: pytest.FixtureRequest, runs: Runs
+) -> None:
+    delayq_app.conf.beat_schedule = {
+        "hourly": {"task": "note", "schedule": 3600.0, "args": ["tick"]},
+    }
+    delayq_time: TimeTravel = request.getfixturevalue("delayq_time")
+    start = delayq_time.now
+
+    delayq_time.travel(hours=3)
+
+    assert runs.after(start) == [("tick", 1), ("tick", 2), ("tick", 3)]
+
+
+@pytest.mark.parametrize("backend", ["redis://127.0.0.1:1/0", "cache+memory://"])
+def test_a_canvas_with_results_runs_to_its_end(
+    backend: str, delayq_app: Celery, request: pytest.FixtureRequest, runs: Runs
+) -> None:
+    delayq_app.conf.result_backend = backend
+    delayq_time: TimeTravel = request.getfixturevalue("delayq_time")
+    note, total = delayq_app.tasks["note"], []
+
+    @delayq_app.task(shared=False, name="gather")
+    def gather(found: list[str]) -> list[str]:
+        total.append(found)
+        return found
+
+    header = group(note.s(name).set(countdown=hours * 3600) for name, hours in (("a", 1), ("b", 5)))
+    result = chord(header)(gather.s())
+    chain(note.si("first"), note.si("second").set(countdown=7200)).apply_async(countdown=60)
+
+    delayq_time.travel(hours=4)
+    assert not result.ready()
+    delayq_time.travel(hours=2)
+
+    assert [name for name, _ in runs] == ["first", "a", "second", "b"]
+    assert total == [["a", "b"]]
+    assert result.get(timeout=5) == ["a", "b"]
+
+
+def test_a_task_past_its_expiry_does_not_run(
+    delayq_time: TimeTravel, delayq_app: Celery, runs: Runs
+) -> None:
+    note, delayq = delayq_app.tasks["note"], DelayQ.of(delayq_app)
+    delayq.pause(task="note")
+    expired = note.apply_async(("expired",), countdown=60, expires=3600)
+    note.apply_async(("kept",), countdown=60, expires=4 * 3600)
+
+    delayq_time.travel(hours=2)
+    assert runs == []
+    delayq.resume(task="note")
+    drain()
+
+    assert [name for name, _ in runs] == ["kept"]
+    assert expired.state == "REVOKED"
+
+
+def test_drain_runs_what_is_due_now_of_one_queue_or_of_all(
+    delayq_time: TimeTravel, delayq_app: Celery, runs: Runs
+) -> None:
+    note, start = delayq_app.tasks["note"], delayq_time.now
+    note.delay("now")
+    note.apply_async(("mail",), queue="mail")
+    note.apply_async(("mail later",), queue="mail", countdown=1)
+
+    assert delayq_time.drain("mail") == 1
+    assert drain() == 1
+    assert drain() == 0
+
+    assert [name for name, _ in runs] == ["mail", "now"]
+    assert delayq_time.now == start
+
+
+def test_a_task_runs_by_celerys_own_request(delayq_time: TimeTravel, delayq_app: Celery) -> None:
+    seen: dict[str, Any] = {}
+
+    @delayq_app.task(shared=False, name="look", bind=True)
+    def look(self: Any, when: datetime) -> None:
+        request = self.request
+        seen.update(
+            eager=request.is_eager,
+            eta=datetime.fromisoformat(request.eta),
+            queue=request.delivery_info["routing_key"],
+            current=current_app.main,
+            when=when,
+        )
+        with pytest.raises(RuntimeError, match="Never call result"):
+            delayq_app.AsyncResult("other").get()
+
+    due = delayq_time.now + HOUR
+    look.apply_async((due,), eta=due)
+    delayq_time.travel(HOUR)
+
+    assert seen == {"eager": False, "eta": due, "queue": "celery", "current": "shop", "when": due}
+
+
+def test_a_test_may_replace_the_function_of_a_task(
+    delayq_time: TimeTravel, delayq_app: Celery, runs: Runs
+) -> None:
+    note = delayq_app.tasks["note"]
+    note.delay("real")
+    drain()
+
+    with mock.patch.object(note, "run") as run:
+        note.delay("mocked")
+        drain()
+
+    run.assert_called_once_with("mocked")
+    assert [name for name, _ in runs] == ["real"]
+
+
+def test_what_ends_the_test_ends_it_inside_a_task_too(
+    delayq_time: TimeTravel, delayq_app: Celery
+) -> None:
+    @delayq_app.task(shared=False, name="end")
+    def end(how: str) -> None:
+        if how == "fail":
+            pytest.fail("must not run")
+        raise KeyboardInterrupt
+
+    end.delay("fail")
+    with pytest.raises(pytest.fail.Exception, match="must not run"):
+        drain()
+    end.delay("ctrl-c")
+    with pytest.raises(KeyboardInterrupt):
+        drain()
+    assert drain() == 0
+
+
+def test_failed_rejected_and_unknown_tasks_are_dead_letters(
+    delayq_time: TimeTravel, delayq_app: Celery
+) -> None:
+    @delayq_app.task(shared=False, name="fail", acks_late=True)
+    def fail(how: str) -> None:
+        if how == "crash":
+            raise SystemExit
+        raise Reject("no thanks") if how == "reject" else ValueError(how)
+
+    for how in ("raise", "reject", "crash"):
+        fail.apply_async((how,), countdown=60)
+    delayq_app.send_task("unknown", countdown=60)
+
+    delayq_time.travel(minutes=1)
+
+    reasons = defaultdict[str | None, list[str]](list)
+    for each in dead_letters():
+        reasons[each.task].append(each.reason)
+    assert sorted(reasons["fail"])[1:] == ["failed: ValueError: raise", "no thanks"]
+    assert "SystemExit" in sorted(reasons["fail"])[0]
+    assert reasons["unknown"] == ["unknown task 'unknown'"]
+    assert [each.task for each in dead_letters("unknown")] == ["unknown"]
+
+
+def test_the_app_is_as_before_after_the_test(
+    delayq_app: Celery, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CELERY_BROKER_URL", "redis://127.0.0.1:2/0")
+    delayq_app.conf.update(task_always_eager=True, broker_use_ssl={"ssl_cert_reqs": "none"})
+    _ = delayq_app.conf["timezone"]  # loads the settings
+    before = dict(delayq_app.conf.changes)
+    current, backend = current_app._get_current_object(), delayq_app.backend
+
+    delayq_redis = request.getfixturevalue("delayq_redis")
+    with TimeTravel(delayq_app, delayq_redis.server) as travel:
+        delayq_app.tasks["note"].apply_async(("later",), countdown=60)
+        assert_scheduled("note", count=1)
+        assert travel.travel(minutes=1) == 1
+        assert delayq_app.backend is not backend
+    changed = datetime.now(timezone.utc)
+
+    assert dict(delayq_app.conf.changes) == before
+    assert delayq_app.connection_for_write().port == 2
+    assert delayq_app.backend is backend
+    assert current_app._get_current_object() is current
+    assert abs(changed.timestamp() - delayq_redis.client.time()[0]) < 60
+    assert not worker.is_here()
+
+
+def test_a_month_of_a_daily_entry_runs_each_day_with_its_follow_up(
+    delayq_time: TimeTravel, delayq_app: Celery, runs: Runs
+) -> None:
+    DelayQ.of(delayq_app).periodic.add("daily", crontab("0", "9"), task="remind", args=["all"])
+
+    assert delayq_time.travel(days=30) == len(runs) == 2 * 30
+
+
+async def days_later(app: Celery, travel: TimeTravel) -> None:
+    async with AsyncDelayQ(app) as delayq:
+        await delayq.apply_async(app.tasks["note"], ("async",), countdown=86400)
+        assert await delayq.count() == 1
+        assert travel.travel(days=1) == 1
+        await delayq.apply_async(app.tasks["loop"], countdown=86400)
+        assert await asyncio.to_thread(travel.travel, days=1) == 1
+
+
+def test_a_test_may_be_a_coroutine(delayq_time: TimeTravel, delayq_app: Celery, runs: Runs) -> None:
+    @delayq_app.task(shared=False, name="loop")
+    def loop() -> None:
+        asyncio.run(asyncio.sleep(0))
+        runs.note("loop")
+
+    asyncio.run(days_later(delayq_app, delayq_time))
+
+    assert [name for name, _ in runs] == ["async", "loop"]
+    assert current_app.main == "shop"
