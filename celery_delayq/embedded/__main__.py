@@ -48,7 +48,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
             parser.error(
                 f"--{name.replace('_', '-')} is for {' and '.join(_OPTIONS[name])}, not {kind}"
             )
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # raises KeyboardInterrupt
     try:
         with _server(kind, options) as server:
             for line in _lines(server):
@@ -91,4 +90,5 @@ def _both(plain: str, ours: str) -> list[str]:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # raises KeyboardInterrupt
     raise SystemExit(main())

@@ -48,7 +48,7 @@ def install(app: Celery) -> None:
     amqp.recreate(app)
     durable_revoke.recreate(app)
     if app.finalized:
-        _change_tasks(app)
+        change_tasks(app)
 
 
 def change_consumer() -> None:
@@ -89,7 +89,7 @@ def _change_extended_worker(sender: Any, **_: Any) -> None:
         return
     tasks = app.tasks
     try:
-        _change_tasks(app)
+        change_tasks(app)
         renames_of(app).check_tasks(tasks)
     except (InvalidRetry, InvalidLimit, ConfigError) as exc:
         # Celery would only log this error.
@@ -100,7 +100,8 @@ def _change_extended_worker(sender: Any, **_: Any) -> None:
         start_gate.close()
 
 
-def _change_tasks(sender: Any, **_: Any) -> None:
+def change_tasks(sender: Any, **_: Any) -> None:
+    """Change the tasks of the app *sender*, which has ``DelayQ(app)``."""
     try:
         retries.prepare(sender, sender._tasks, sender._delayq.retries)
         limits_of(sender).of_tasks(sender._tasks)  # raises an error for an invalid limit
@@ -261,7 +262,7 @@ APP = (
     ),
     Connect(
         target="app.on_after_finalize",
-        receiver=_change_tasks,
+        receiver=change_tasks,
         without="Nothing makes the changes of TASK.",
         promise=Promise.OTHER_CHANGES,
     ),

@@ -9,7 +9,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from celery import Celery, Task, signals
@@ -309,6 +309,10 @@ class RetryScene(AppScene):
         return {
             each.id: repr(each.result) if each.failed() else str(each.result) for each in results
         }
+
+    def wait(self, condition: Callable[[], object], what: str = "the condition") -> None:
+        """Wait until a condition holds."""
+        wait_until(condition, TIMEOUT, what)
 
     def told(self) -> list[tuple[str, str, int]]:
         """Return what tasks were told by Celery."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from celery import Celery
@@ -146,11 +146,26 @@ def stock(make_app: MakeApp, delayq_redis: RedisUnderTest) -> Celery:
 
 # Modules with tasks are imported by fixtures: others would have their apps as the current one.
 @pytest.fixture
-def scene(app: Celery, delayq_redis: RedisUnderTest, delayq_worker: StartWorker) -> RetryScene:
-    """Tasks that are tried again, and their workers."""
+def scene(request: pytest.FixtureRequest, app: Celery, delayq_redis: RedisUnderTest) -> RetryScene:
+    """Tasks that are tried again, and their workers; with the mark ``run_by("test")`` no workers:
+    where the test waits, the clock moves.
+    """
+    mark = request.node.get_closest_marker("run_by")
+    if mark is not None and mark.args == ("test",):
+        return cast("RetryScene", request.getfixturevalue("travelling"))
     from tests.apps.retry_tasks import RetryScene, tasks_of
 
-    return RetryScene(delayq_redis, tasks_of(app), delayq_worker)
+    return RetryScene(delayq_redis, tasks_of(app), request.getfixturevalue("delayq_worker"))
+
+
+@pytest.fixture
+def travelling(app: Celery, delayq_redis: RedisUnderTest) -> Iterator[RetryScene]:
+    """Tasks that are tried again, and run in the test."""
+    from celery_delayq.testing.travel.traveller import TimeTravel
+    from tests.support.travelling import travelling_scene
+
+    with TimeTravel(app, delayq_redis.server) as travel:
+        yield travelling_scene(app, delayq_redis, travel)
 
 
 @pytest.fixture

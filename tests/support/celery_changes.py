@@ -192,7 +192,7 @@ def main() -> None:
     for name, task in (("plain", app.tasks["plain"]), ("again", app.tasks["again"])):
         undo(install.TASK, task=task)
         step = Snapshot(task=task)
-        install._change_tasks(app)
+        install.change_tasks(app)
         found[f"TASK {name}"] = step.differences()
 
     prefork = _Fake(_maxtasksperchild=None, _max_memory_per_child=None)

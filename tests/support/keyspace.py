@@ -7,6 +7,8 @@ from typing import Any
 
 from redis import Redis
 
+from celery_delayq.store.scripting.clock import clock_us, time_command
+
 #: Reads all keys at one moment. Between two reads a message could move to another key, and would
 #: seem to be in none.
 _LOOK = """
@@ -30,8 +32,7 @@ return found
 
 def now_of(client: Redis) -> float:
     """Return Redis' clock in seconds."""
-    seconds, micros = client.time()
-    return float(seconds + micros / 1e6)
+    return clock_us(client.execute_command(*time_command().args)) / 1e6
 
 
 def is_answer(key: bytes) -> bool:

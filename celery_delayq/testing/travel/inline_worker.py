@@ -126,6 +126,8 @@ class InlineWorker:
         """Learn tasks that a test has defined since the last run."""
         tasks = self._app.tasks
         if len(tasks) != self._known_tasks:
+            if getattr(self._app, "_delayq", None) is not None:
+                install.change_tasks(self._app)
             for task in tasks.values():
                 make(install.REQUEST, task=task)
             self._handler.update_strategies()

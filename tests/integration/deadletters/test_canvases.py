@@ -12,9 +12,10 @@ from celery_delayq import DelayQ
 from celery_delayq.integration.request import CELERY_NOTIFIES_CHORDS
 from celery_delayq.model.dead_letter import DeadFilter
 from celery_delayq.model.scheduled import Outcome
-from celery_delayq.testing import wait_until
 from tests.apps.retry_tasks import Act, RetryScene
-from tests.support import TIMEOUT
+
+#: Where no process matters, the clock moves.
+pytestmark = pytest.mark.run_by("test")
 
 
 @pytest.fixture
@@ -57,6 +58,7 @@ AGAIN: dict[str, Any] = {"args": [["done"], "again"]}
 # -- chords
 
 
+@pytest.mark.run_by("workers")
 @pytest.mark.parametrize("pool", ["solo", "prefork", "threads"])
 @pytest.mark.parametrize("late", [True, False], ids=["late", "early"])
 def test_a_chord_whose_members_died_is_completed_by_replaying_them(
@@ -84,10 +86,10 @@ def test_a_chord_whose_members_died_is_completed_by_replaying_them(
 def test_a_chord_whose_member_dies_again_still_waits(
     sig: Any, together: Any, delayq: DelayQ, scene: RetryScene
 ) -> None:
-    scene.start()
     chord([sig("one", *DIES), sig("two")])(together)
     for attempts in (4, 8, 12):
-        wait_until(lambda n=attempts: len(scene.attempts("one")) == n, TIMEOUT, "it runs")  # type: ignore[misc]
+        scene.wait(lambda: bool(scene.attempts("one")), "it runs")
+        assert len(scene.attempts("one")) == attempts
         scene.wait_only_dead("one")
         delayq.replay("one")
 
@@ -101,7 +103,6 @@ def test_a_chord_whose_member_dies_again_still_waits(
 def test_a_chord_fails_when_the_dead_letter_that_it_waits_for_is_purged(
     sig: Any, together: Any, delayq: DelayQ, scene: RetryScene
 ) -> None:
-    scene.start()
     chord([sig("one", *DIES), sig("two")])(together)
     wait_for_dead(scene, "one")
 
@@ -118,7 +119,6 @@ def test_a_chord_fails_when_the_dead_letter_that_it_waits_for_is_purged(
 def test_a_member_may_be_a_chain(
     died: str, purged: bool, sig: Any, together: Any, delayq: DelayQ, scene: RetryScene
 ) -> None:
-    scene.start()
     links = [sig(id, *(DIES if id == died else ["done"])) for id in ("first", "second", "last")]
     chord([chain(*links), sig("beside")])(together)
     wait_for_dead(scene, died)
@@ -133,7 +133,6 @@ def test_a_member_may_be_a_chain(
 def test_a_member_may_be_a_chain_that_ends_in_a_chord(
     purged: bool, app: Celery, sig: Any, together: Any, delayq: DelayQ, scene: RetryScene
 ) -> None:
-    scene.start()
     inner = chord([sig("one"), sig("two")], app.tasks["together"].s().set(task_id="inner"))
     chord([chain(sig("first", *DIES), inner), sig("beside")])(together)
     wait_for_dead(scene, "first")
@@ -144,7 +143,6 @@ def test_a_member_may_be_a_chain_that_ends_in_a_chord(
 def test_a_chord_in_a_chord_is_completed_too(
     app: Celery, sig: Any, together: Any, delayq: DelayQ, scene: RetryScene
 ) -> None:
-    scene.start()
     inner = chord([sig("one", *DIES), sig("two")], app.tasks["together"].s().set(task_id="inner"))
     chord([inner, sig("three")])(together)
     scene.wait_only_dead("one")
@@ -154,6 +152,7 @@ def test_a_chord_in_a_chord_is_completed_too(
     assert scene.wait_state("body") == [["again", "two"], "three"]
 
 
+@pytest.mark.run_by("workers")
 @pytest.mark.parametrize("purged", [False, True], ids=["replayed", "purged"])
 @pytest.mark.parametrize(
     "how",
@@ -177,7 +176,7 @@ def test_members_that_die_in_other_ways_are_waited_for_too(
 
     if how == "unknown" and not purged:
         assert delayq.replay("one")  # by now a worker may know it; this one does not
-        wait_until(lambda: delayq.count_dead() == 1, TIMEOUT, "it has come back")
+        scene.wait(lambda: delayq.count_dead() == 1, "it has come back")
     else:
         end_of(scene, "one", purged, ["again", "two"])
 
@@ -195,7 +194,6 @@ def test_a_chord_is_told_at_once_of_a_member_without_a_policy_and_once(
     does: str, app: Celery, sig: Any, together: Any, delayq: DelayQ, scene: RetryScene
 ) -> None:
     """As on stock Celery, where nobody can replay it."""
-    scene.start()
     chord([sig("one", does, task="plain"), sig("two")])(together)
     scene.wait_dead("one")
     error = scene.wait_state("body", "FAILURE")
@@ -212,7 +210,6 @@ def test_a_chord_is_told_at_once_of_a_member_without_a_policy_and_once(
 def test_a_chain_goes_on_after_the_replay_of_a_link(
     sig: Any, delayq: DelayQ, scene: RetryScene
 ) -> None:
-    scene.start()
     links = [sig("first"), sig("second", *DIES), sig("third"), sig("fourth")]
     chain(*links).apply_async()
     scene.wait_only_dead("second")
@@ -229,7 +226,6 @@ def test_a_chain_goes_on_after_the_replay_of_a_link(
 def test_what_is_linked_to_a_task_runs_after_its_replay(
     sig: Any, delayq: DelayQ, scene: RetryScene
 ) -> None:
-    scene.start()
     sig("one", *DIES).apply_async(link=sig("linked"), link_error=sig("error"))
     scene.wait_dead("one")
     scene.wait_state("error")
@@ -247,7 +243,6 @@ def test_what_is_linked_to_a_task_runs_after_its_replay(
 def test_all_of_a_group_or_of_a_tree_are_replayed_together(
     sig: Any, delayq: DelayQ, scene: RetryScene
 ) -> None:
-    scene.start()
     group([sig("a", *DIES), chain(sig("b", *DIES), sig("c2")), sig("c")]).apply_async()
     chain(sig("root"), group([sig("d", *DIES), sig("e", *DIES)])).apply_async()
     sig("alone", *DIES).apply_async()

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -18,10 +18,12 @@ from redis.exceptions import AuthenticationError
 from redis.retry import Retry
 
 from celery_delayq.embedded import EmbeddedRedis
+from celery_delayq.embedded.__main__ import main
 from celery_delayq.embedded.ports import free_port
 from celery_delayq.errors import EmbeddedRedisError
 from celery_delayq.testing import ManagedProcess, has_ended, wait_until
 from tests.support import TIMEOUT
+from tests.support.left_out import need_rabbitmq
 
 CHOICE = "celery_delayq.embedded.server.free_port"
 NO_RETRY = Retry(NoBackoff(), 0)
@@ -240,13 +242,53 @@ def test_run_as_a_module_it_prints_its_url_and_ends_on_term() -> None:
         assert command.stop() == 0
 
 
-def test_run_as_a_module_it_says_what_is_wrong_in_one_line() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "celery_delayq.embedded", "--executable", "absent"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+@pytest.mark.full
+def test_run_as_a_module_it_runs_a_cluster_on_the_given_ports() -> None:
+    first = max(free_port() for _ in range(3))
+    args = ["--cluster", "--port", str(first)]
+    with ManagedProcess([sys.executable, "-m", "celery_delayq.embedded", *args]) as command:
+        url = command.wait_log(r"^for delayed tasks: (delayq\+rediscluster://.*)$")[1]
+        assert re.findall(r":(\d+)/", url) == [str(first + number) for number in range(3)]
+        with Connection(url) as connection:
+            connection.ensure_connection(max_retries=1)
 
-    assert done.returncode == 1
-    assert done.stderr == "'absent' is not a program that can be run\n"
+        assert command.stop() == 0
+
+
+@pytest.mark.full
+@pytest.mark.rabbitmq
+def test_run_as_a_module_it_runs_rabbitmq_on_the_given_ports() -> None:
+    need_rabbitmq()
+    ports = free_port(), free_port()
+    args = ["--rabbitmq", "--port", str(ports[0]), "--api-port", str(ports[1])]
+    with ManagedProcess([sys.executable, "-m", "celery_delayq.embedded", *args]) as command:
+        url = command.wait_log(r"^for delayed tasks: (delayq\+amqp://.*)$")[1]
+        api = command.wait_log(r"^management: (http://.*)$")[1]
+        assert f":{ports[0]}/" in url
+        assert f":{ports[1]}/" in api
+        with Connection(url) as connection:
+            connection.ensure_connection(max_retries=1)
+
+        assert command.stop() == 0
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "error"),
+    [
+        (["--executable", "absent"], 1, "'absent' is not a program that can be run"),
+        (["--cluster", "--data-dir", "x"], 2, "--data-dir is for Redis, not a cluster"),
+        (["--rabbitmq", "--executable", "x"], 2, "--executable is for Redis and a cluster, not Ra"),
+        (["--api-port", "1"], 2, "--api-port is for RabbitMQ, not Redis"),
+        (["--cluster", "--rabbitmq"], 2, "not allowed with argument --cluster"),
+    ],
+)
+def test_run_as_a_module_it_says_what_is_wrong_in_one_line(
+    args: list[str], code: int, error: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    try:
+        found = main(args)
+    except SystemExit as exc:
+        found = int(exc.code or 0)
+
+    assert found == code
+    assert error in capsys.readouterr().err.strip().splitlines()[-1]

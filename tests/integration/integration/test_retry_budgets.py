@@ -8,9 +8,10 @@ import pytest
 from celery import Celery, chain, chord, group
 
 from celery_delayq import DeadFilter, DelayQ
-from celery_delayq.testing import wait_until
 from tests.apps.retry_tasks import Act, RetryScene
-from tests.support import TIMEOUT
+
+#: Where no process matters, the clock moves.
+pytestmark = pytest.mark.run_by("test")
 
 
 @pytest.fixture
@@ -28,6 +29,7 @@ def retries(scene: RetryScene) -> int:
     return sum(number > 0 for number in scene.runs("retries"))
 
 
+@pytest.mark.run_by("workers")
 @pytest.mark.parametrize("pool", ["solo", "threads"])
 def test_the_members_of_a_group_share_it(pool: str, quick: Any, scene: RetryScene) -> None:
     scene.start(pool)
@@ -43,7 +45,6 @@ def test_the_members_of_a_group_share_it(pool: str, quick: Any, scene: RetryScen
 
 
 def test_two_groups_have_one_each(quick: Any, scene: RetryScene) -> None:
-    scene.start()
 
     for name in "ab":
         group(quick(f"{name}{n}", "OSError") for n in range(2)).apply_async(retry_budget=2)
@@ -53,7 +54,6 @@ def test_two_groups_have_one_each(quick: Any, scene: RetryScene) -> None:
 
 
 def test_the_links_of_a_chain_share_it(quick: Any, scene: RetryScene) -> None:
-    scene.start()
     links = [
         quick("first", "OSError", "OSError", "done"),
         quick("second", "done"),
@@ -69,7 +69,6 @@ def test_the_links_of_a_chain_share_it(quick: Any, scene: RetryScene) -> None:
 
 
 def test_the_members_of_a_chord_and_its_body_share_it(quick: Any, scene: RetryScene) -> None:
-    scene.start()
     header = [quick("one", "OSError", "done"), quick("two", "OSError", "done")]
 
     chord(header)(quick("body", "OSError"), retry_budget=3)
@@ -82,7 +81,6 @@ def test_the_members_of_a_chord_and_its_body_share_it(quick: Any, scene: RetrySc
 def test_chains_in_a_group_share_that_of_the_group(
     with_body: bool, quick: Any, scene: RetryScene
 ) -> None:
-    scene.start()
     links = [quick(id, "OSError", "done") for id in ("one", "two", "three")]
     members = group(chain(*links), quick("alone", "done"))
 
@@ -103,7 +101,6 @@ def test_chains_in_a_group_share_that_of_the_group(
 def test_a_chord_whose_members_have_spent_it_waits_for_their_replay(
     quick: Any, delayq: DelayQ, scene: RetryScene
 ) -> None:
-    scene.start()
     ids = ["one", "two", "three"]
 
     canvas = chord([quick(id, "OSError") for id in ids], quick("body", "done"))
@@ -114,13 +111,12 @@ def test_a_chord_whose_members_have_spent_it_waits_for_their_replay(
     for id in ids:
         [dead_letter] = delayq.dead_letters(task_id=id)
         assert delayq.replay(dead_letter, args=[["done"]])
-    wait_until(lambda: result.state == "SUCCESS", TIMEOUT, "the chord is complete")
+    scene.wait(lambda: result.state == "SUCCESS", "the chord is complete")
 
 
 def test_members_that_are_replayed_together_share_one_again(
     quick: Any, delayq: DelayQ, scene: RetryScene
 ) -> None:
-    scene.start()
     ids = ["one", "two", "three"]
     canvas = group(quick(id, "OSError") for id in ids).apply_async(retry_budget=2)
     scene.wait_dead(*ids)
@@ -136,7 +132,6 @@ def test_members_that_are_replayed_together_share_one_again(
 
 
 def test_what_a_member_sends_shares_it(app: Celery, scene: RetryScene) -> None:
-    scene.start()
     child = ["send", ["quick", "child", ["OSError"]]]
 
     app.tasks["quick"].apply_async((["OSError", child],), task_id="parent", retry_budget=2)
@@ -146,7 +141,6 @@ def test_what_a_member_sends_shares_it(app: Celery, scene: RetryScene) -> None:
 
 
 def test_one_task_may_have_one_too(app: Celery, scene: RetryScene) -> None:
-    scene.start()
 
     app.tasks["quick"].apply_async((["OSError"],), task_id="two", retry_budget=2)
     app.tasks["quick"].apply_async((["OSError"],), task_id="none", retry_budget=0)
@@ -162,6 +156,7 @@ def test_one_task_may_have_one_too(app: Celery, scene: RetryScene) -> None:
     }
 
 
+@pytest.mark.run_by("workers")
 def test_a_retry_that_is_delivered_again_spends_it_once(app: Celery, scene: RetryScene) -> None:
     doomed = scene.start(delayq={"lease": 1})
     acts: list[Act] = ["OSError", "die once", "OSError"]
@@ -169,7 +164,7 @@ def test_a_retry_that_is_delivered_again_spends_it_once(app: Celery, scene: Retr
     assert doomed.wait() == -9
     scene.start(delayq={"lease": 1})
 
-    wait_until(lambda: len(scene.attempts("a")) == 3, TIMEOUT, "it has come back")
+    scene.wait(lambda: len(scene.attempts("a")) == 3, "it has come back")
 
     scene.wait_empty()
     assert scene.runs("retries", "deliveries") == [(0, 1), (1, 1), (1, 2)]

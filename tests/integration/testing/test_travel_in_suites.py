@@ -1,0 +1,215 @@
+"""Suites of users: Django with and without transactions, coroutines, and several processes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from tests.support.left_out import left_out
+
+pytestmark = pytest.mark.full
+
+SETTINGS = """
+SECRET_KEY = "test"
+USE_TZ = True
+INSTALLED_APPS = ["shop"]
+DATABASES = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": "db.sqlite3"}}
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+CELERY_BROKER_URL = "sqs://nobody"
+CELERY_RESULT_BACKEND = "rediss://nobody:1/0"
+CELERY_TASK_ALWAYS_EAGER = True
+CELERY_TASK_SERIALIZER = "json"
+"""
+APP = """
+import os
+from celery import Celery
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "settings")
+app = Celery("shop")
+app.config_from_object("django.conf:settings", namespace="CELERY")
+app.autodiscover_tasks()
+"""
+MODELS = """
+from django.db import models
+class Order(models.Model):
+    name = models.CharField(max_length=20)
+    reminded = models.IntegerField(default=0)
+"""
+TASKS = """
+from celery import shared_task
+from shop.models import Order
+@shared_task
+def remind(id):
+    order = Order.objects.get(id=id)
+    order.reminded += 1
+    order.save()
+    if order.reminded < 2:
+        remind.apply_async((id,), countdown=3600)
+"""
+CONFTEST = """
+import pytest
+from shop.celery import app
+pytest_plugins = ["celery_delayq.testing.fixtures"]
+"""
+DJANGO_TESTS = """
+import pytest
+from django.db import connection, transaction
+from django.test import TestCase, TransactionTestCase
+from celery_delayq.testing import assert_not_scheduled, assert_scheduled, scheduled, time_travel
+from shop.celery import app
+from shop.models import Order
+from shop.tasks import remind
+
+def test_a_task_sees_the_transaction_of_the_test(db, delayq_time):
+    order = Order.objects.create(name="ada")
+    remind.apply_async((order.id,), countdown=86400)
+    assert delayq_time.travel(days=2) == 2
+    order.refresh_from_db()
+    assert order.reminded == 2
+    assert connection.in_atomic_block
+
+def test_nothing_of_the_other_tests_is_left(db, delayq_time):
+    assert not Order.objects.exists() and not scheduled()
+
+def test_on_commit(db, delayq_time, django_capture_on_commit_callbacks):
+    order = Order.objects.create(name="ada")
+    with django_capture_on_commit_callbacks(execute=True):
+        assert remind.delay_on_commit(order.id) is None
+        assert remind.apply_async_on_commit((order.id,), countdown=3600) is None
+        assert_not_scheduled(remind)
+    assert_scheduled(remind, args=(order.id,), within=3600, count=1)
+    assert delayq_time.travel(hours=2) == 3
+    order.refresh_from_db()
+    assert order.reminded == 3
+
+def test_without_a_capture_nothing_is_sent_before_the_commit(db, delayq_time):
+    with transaction.atomic():
+        remind.apply_async_on_commit((1,), countdown=60)
+    assert_not_scheduled(remind)
+
+@pytest.mark.django_db(transaction=True)
+def test_a_real_commit_sends_and_a_rollback_does_not(delayq_time):
+    with transaction.atomic():
+        order = Order.objects.create(name="ada")
+        remind.apply_async_on_commit((order.id,), countdown=86400)
+        assert_not_scheduled(remind)
+    assert_scheduled(remind, args=[order.id], within=86400)
+    with pytest.raises(ZeroDivisionError), transaction.atomic():
+        remind.apply_async_on_commit((order.id,), countdown=60)
+        1 / 0
+    assert len(scheduled(remind)) == 1
+    delayq_time.travel(days=1)
+    assert Order.objects.get().reminded == 1
+
+class Plain(TestCase):
+    def test_a_day_later(self):
+        order = Order.objects.create(name="ada")
+        with time_travel(app) as time:
+            with self.captureOnCommitCallbacks(execute=True):
+                remind.apply_async_on_commit((order.id,), countdown=86400)
+            time.travel(days=1)
+        order.refresh_from_db()
+        self.assertEqual(order.reminded, 1)
+
+class Committing(TransactionTestCase):
+    def test_a_day_later(self):
+        with time_travel(app) as time:
+            with transaction.atomic():
+                order = Order.objects.create(name="ada")
+                remind.apply_async_on_commit((order.id,), countdown=86400)
+            time.travel(days=1)
+        order.refresh_from_db()
+        self.assertEqual(order.reminded, 1)
+"""
+PLAIN_TESTS = """
+import asyncio
+import pytest
+from celery import Celery
+from celery_delayq import DelayQ
+from celery_delayq.aio import AsyncDelayQ
+
+app = Celery("plain", broker="amqp://nobody:1//")
+DelayQ(app)
+ran = []
+
+@app.task
+def note(name):
+    ran.append(name)
+
+@app.task
+def loops():
+    asyncio.run(asyncio.sleep(0))
+    ran.append("loops")
+
+@pytest.mark.parametrize("number", range(6))
+def test_each_process_has_a_server(number, delayq_time):
+    note.apply_async((number,), countdown=86400)
+    assert delayq_time.travel(days=1) == 1
+    assert ran.pop() == number
+
+@pytest.mark.asyncio
+async def test_a_coroutine(delayq_time):
+    async with AsyncDelayQ(app) as delayq:
+        await delayq.apply_async(note, ("async",), countdown=86400)
+    loops.apply_async(countdown=2 * 86400)
+    assert delayq_time.travel(days=1) == 1
+    assert await asyncio.to_thread(delayq_time.travel, days=1) == 1
+    assert ran[-2:] == ["async", "loops"]
+"""
+
+
+def write(folder: Path, **files: str) -> Path:
+    for name, text in files.items():
+        file = folder / f"{name.replace('__', '/')}.py"
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(text)
+    (folder / "pytest.ini").write_text("[pytest]\npythonpath = .\n")
+    return folder
+
+
+def run(folder: Path, *args: str) -> str:
+    """Run a suite; return its last lines."""
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:celery", "-p", "no:cacheprovider", *args],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout.strip().splitlines()[-1]
+
+
+def need(package: str) -> None:
+    if find_spec(package) is None:
+        raise left_out(f"a suite with {package}: pip install {package.replace('_', '-')}")
+
+
+def test_a_suite_of_django(tmp_path: Path) -> None:
+    need("pytest_django")
+    folder = write(
+        tmp_path,
+        settings=SETTINGS,
+        conftest=CONFTEST,
+        test_shop=DJANGO_TESTS,
+        shop__celery=APP,
+        shop__models=MODELS,
+        shop__tasks=TASKS,
+        shop____init__="from shop.celery import app\n",
+    )
+
+    assert run(folder, "--ds=settings").startswith("7 passed")
+
+
+def test_a_suite_of_coroutines_in_several_processes(tmp_path: Path) -> None:
+    need("pytest_asyncio")
+    folder = write(
+        tmp_path,
+        conftest='pytest_plugins = ["celery_delayq.testing.fixtures"]\n',
+        test_plain=PLAIN_TESTS,
+    )
+
+    assert run(folder, "-n", "2").startswith("7 passed")
