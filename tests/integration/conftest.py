@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from celery import Celery
@@ -146,34 +146,47 @@ def stock(make_app: MakeApp, delayq_redis: RedisUnderTest) -> Celery:
 
 # Modules with tasks are imported by fixtures: others would have their apps as the current one.
 @pytest.fixture
-def scene(request: pytest.FixtureRequest, app: Celery, delayq_redis: RedisUnderTest) -> RetryScene:
+def scene(
+    request: pytest.FixtureRequest, app: Celery, delayq_redis: RedisUnderTest
+) -> Iterator[RetryScene]:
     """Tasks that are tried again, and their workers; with the mark ``run_by("test")`` no workers:
     where the test waits, the clock moves.
     """
-    mark = request.node.get_closest_marker("run_by")
-    if mark is not None and mark.args == ("test",):
-        return cast("RetryScene", request.getfixturevalue("travelling"))
     from tests.apps.retry_tasks import RetryScene, tasks_of
 
-    return RetryScene(delayq_redis, tasks_of(app), request.getfixturevalue("delayq_worker"))
+    with _in_test(request, "scene", app, delayq_redis) as travelling:
+        yield travelling or RetryScene(
+            delayq_redis, tasks_of(app), request.getfixturevalue("delayq_worker")
+        )
 
 
 @pytest.fixture
-def travelling(app: Celery, delayq_redis: RedisUnderTest) -> Iterator[RetryScene]:
-    """Tasks that are tried again, and run in the test."""
+def control(
+    request: pytest.FixtureRequest, app: Celery, delayq_redis: RedisUnderTest
+) -> Iterator[Control]:
+    """Tasks that are revoked, paused, replaced and held back, and their workers, as for `scene`."""
+    from tests.apps.control_tasks import tasks_of
+
+    with _in_test(request, "control", app, delayq_redis) as travelling:
+        yield travelling or Control(
+            delayq_redis, tasks_of(app), request.getfixturevalue("delayq_worker")
+        )
+
+
+@contextmanager
+def _in_test(
+    request: pytest.FixtureRequest, kind: str, app: Celery, redis: RedisUnderTest
+) -> Iterator[Any]:
+    """Yield the scene of a test that runs the tasks itself, else None."""
+    mark = request.node.get_closest_marker("run_by")
+    if mark is None or mark.args != ("test",):
+        yield None
+        return
     from celery_delayq.testing.travel.traveller import TimeTravel
     from tests.support.travelling import travelling_scene
 
-    with TimeTravel(app, delayq_redis.server) as travel:
-        yield travelling_scene(app, delayq_redis, travel)
-
-
-@pytest.fixture
-def control(app: Celery, delayq_redis: RedisUnderTest, delayq_worker: StartWorker) -> Control:
-    """Tasks that are revoked, paused, replaced and held back, and their workers."""
-    from tests.apps.control_tasks import tasks_of
-
-    return Control(delayq_redis, tasks_of(app), delayq_worker)
+    with TimeTravel(app, redis.server) as travel:
+        yield travelling_scene(kind, app, redis, travel)
 
 
 @pytest.fixture

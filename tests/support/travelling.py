@@ -1,4 +1,4 @@
-"""The scene of retries without a worker: its tasks run in the test, which moves the clock."""
+"""Scenes without a worker: their tasks run in the test, which moves the clock where it waits."""
 
 from __future__ import annotations
 
@@ -10,22 +10,21 @@ from celery.result import AsyncResult
 
 from celery_delayq.testing.fixtures import RedisUnderTest
 from celery_delayq.testing.travel.traveller import TimeTravel
-from tests.apps.retry_tasks import RetryScene, tasks_of
+from tests.apps import control_tasks, retry_tasks
+from tests.apps.retry_tasks import RetryScene
 from tests.support import TIMEOUT
+from tests.support.scene import AppScene, Control
 
 #: Seconds by which the clock moves where a test waits: longer than all retries of a test together.
 WAIT_SECONDS = 60
 
 
-class TravellingScene(RetryScene):
-    """A `RetryScene` whose waits move the clock."""
+class Travelling(AppScene):
+    """A scene whose waits move the clock."""
 
     def __init__(self, redis: RedisUnderTest, app: Celery, travel: TimeTravel) -> None:
         super().__init__(redis, app, _no_worker)
         self.travel = travel
-
-    def start(self, *_: Any, **__: Any) -> Any:
-        """Start nothing: tasks run when the test waits for them."""
 
     def run(self, seconds: float = WAIT_SECONDS) -> None:
         """Run what is due now and in the next seconds."""
@@ -42,6 +41,17 @@ class TravellingScene(RetryScene):
     def wait_empty(self, queue: str = "celery") -> None:
         self.run()
         assert self.unfinished(queue) == {}
+
+    def wait_past(self, moment: float) -> None:
+        self.travel.travel(seconds=max(0.0, moment - self.now()) + 0.001)
+
+
+class TravellingControl(Travelling, Control):
+    """`Control` without workers."""
+
+
+class TravellingScene(Travelling, RetryScene):
+    """`RetryScene` without workers."""
 
     def wait_state(self, id: str, wanted: str = "SUCCESS") -> Any:
         self.run()
@@ -62,10 +72,16 @@ class TravellingScene(RetryScene):
         assert {id: [round(wait, 3) for wait in self.waits(id)] for id in waits} == waits
 
 
-def travelling_scene(app: Celery, redis: RedisUnderTest, travel: TimeTravel) -> TravellingScene:
-    """Return the scene of an app whose tasks are acknowledged late, as those of the workers."""
+def travelling_scene(
+    kind: str, app: Celery, redis: RedisUnderTest, travel: TimeTravel
+) -> TravellingScene | TravellingControl:
+    """Return the scene ``scene`` or ``control`` of an app whose tasks are acknowledged late, as
+    those of the workers.
+    """
     app.conf.update(task_acks_late=True, task_reject_on_worker_lost=True)
-    return TravellingScene(redis, tasks_of(app), travel)
+    if kind == "control":
+        return TravellingControl(redis, control_tasks.tasks_of(app), travel)
+    return TravellingScene(redis, retry_tasks.tasks_of(app), travel)
 
 
 def _no_worker(*_: Any, **__: Any) -> Any:

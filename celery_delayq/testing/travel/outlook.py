@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
+from celery_delayq.model.lookup import to_text
+from celery_delayq.store.keys import queue_name
 from celery_delayq.store.schedule import Store
 
 #: Time until the next look while a quarantined message waits, in ms.
@@ -62,7 +64,7 @@ def look(
         found: list[Any] = pipe.execute()
     due, following, entries, registered, *sizes = found
     moments = [int(at) for _, at in following]
-    ticks = [int(at) for name, at in entries if name.decode() not in failing_entries]
+    ticks = [int(at) for name, at in entries if to_text(name) not in failing_entries]
     moments += [at for at in ticks if at > now_ms][:1]
     ready, place = {}, 0
     for queue in queues:
@@ -73,9 +75,14 @@ def look(
         if lengths[-1]:
             moments.append(now_ms + QUARANTINE_LOOK_MS)
     return Outlook(
-        [name.decode() for name in due],
+        _queues(due),
         ready,
         any(at <= now_ms for at in ticks),
         min(moments, default=None),
-        [name.decode() for name in registered],
+        _queues(registered),
     )
+
+
+def _queues(names: Iterable[bytes]) -> list[str]:
+    """Return the names that are those of queues: other programs may write to the keys."""
+    return [name for each in names if (name := queue_name(each)) is not None]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from celery import Celery
@@ -12,11 +12,12 @@ from celery import Celery
 from celery_delayq import DelayQ
 from celery_delayq.model.dead_letter import DeadFilter, DeadLetter
 from celery_delayq.model.scheduled import Outcome
-from celery_delayq.testing import wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.apps.retry_tasks import RetryScene
 from tests.integration.conftest import ready, stored
-from tests.support import TIMEOUT
+
+if TYPE_CHECKING:
+    from tests.support.travelling import TravellingScene
 
 UTC = dt.timezone.utc
 
@@ -86,10 +87,10 @@ def test_it_may_run_later(delayq: DelayQ, scene: RetryScene, delayq_redis: Redis
     assert [each["headers"]["eta"] for each in stored(delayq_redis.client)] == [None] * 3
 
 
+@pytest.mark.run_by("test")
 def test_what_is_changed_is_what_its_retries_have_too(delayq: DelayQ, scene: RetryScene) -> None:
     scene.send("quick", "ValueError")
     scene.dead_letter_ready()
-    scene.start(queues=["celery", "other"])
 
     changed = delayq.replay("a", args=[["OSError", "done"]], kwargs={"result": 5}, queue="other")
 
@@ -136,6 +137,7 @@ def test_dead_letters_of_all_serializers_are_replayed_and_only_json_is_changed(
     assert scene.wait_state("a") == ("changed" if serializer == "json" else "ö" * 10)
 
 
+@pytest.mark.run_by("test")
 def test_all_arguments_may_be_changed_of_what_cannot_be_read(
     delayq: DelayQ, delayq_redis: RedisUnderTest, scene: RetryScene
 ) -> None:
@@ -148,10 +150,10 @@ def test_all_arguments_may_be_changed_of_what_cannot_be_read(
     assert delayq.replay("a", args=[["done"]]) is Outcome.UNREADABLE
     assert delayq.replay("a", args=[["done"]], kwargs={"result": 5}) is Outcome.DONE
 
-    scene.start()
     assert scene.wait_state("a") == 5
 
 
+@pytest.mark.run_by("test")
 def test_large_dead_letters_and_any_arguments_come_back_as_they_were(
     delayq: DelayQ, scene: RetryScene
 ) -> None:
@@ -164,10 +166,10 @@ def test_large_dead_letters_and_any_arguments_come_back_as_they_were(
     bulk = delayq.replay_all(DeadFilter(), everything=True)
 
     assert bulk.outcomes == {Outcome.DONE: 4}
-    scene.start()
     assert {id: scene.wait_state(id) for id in results} == results
 
 
+@pytest.mark.run_by("test")
 def test_what_has_expired_runs_all_the_same(
     delayq: DelayQ, scene: RetryScene, delayq_redis: RedisUnderTest
 ) -> None:
@@ -182,35 +184,30 @@ def test_what_has_expired_runs_all_the_same(
     assert messages["has passed"] is None
     assert messages["to come"] is not None
 
-    scene.start()
     for id in messages:
         assert scene.wait_state(id) == "done"
 
 
+@pytest.mark.run_by("test")
 def test_a_task_that_no_worker_knows_comes_back_as_a_dead_letter(
-    app: Celery, delayq: DelayQ, scene: RetryScene
+    app: Celery, delayq: DelayQ, scene: TravellingScene
 ) -> None:
     app.send_task("who.knows", task_id="a")
-    scene.start()
     scene.wait_dead("a")
     [first] = delayq.dead_letters()
 
+    scene.run()
     assert delayq.replay(first) is Outcome.DONE
-    wait_until(
-        lambda: [each.died for each in delayq.dead_letters() if each.died > first.died],
-        TIMEOUT,
-        "it has come back",
-    )
-
     scene.wait_empty()
     [second] = delayq.dead_letters()
+    assert second.died > first.died
     assert (second.task_id, second.reason) == ("a", "unknown task 'who.knows'")
 
 
+@pytest.mark.run_by("test")
 def test_a_dead_letter_whose_unique_key_another_task_has_stays_until_that_has_gone(
     delayq: DelayQ, scene: RetryScene
 ) -> None:
-    worker = scene.start()
     scene.send("unique", "OSError")
     scene.wait_dead("a")
     scene.send("unique", "done", id="b", countdown=3600)
@@ -220,22 +217,19 @@ def test_a_dead_letter_whose_unique_key_another_task_has_stays_until_that_has_go
     assert bulk.outcomes == {Outcome.CONFLICT: 1}
     assert delayq.count_dead() == 1
     assert delayq.cancel("b")
-    worker.stop()
     assert delayq.replay("a", args=[["OSError", "done"]]) is Outcome.DONE
 
     assert list(scene.owners().values()) == ["a"]
-    scene.start()
-    wait_until(lambda: scene.attempts("a") == [0, 1, 0, 1], TIMEOUT, "it has been tried again")
+    scene.wait(lambda: scene.attempts("a") == [0, 1, 0, 1], "it has been tried again")
     scene.wait_empty()
     assert scene.wait_state("a") == "done"
 
 
+@pytest.mark.run_by("test")
 def test_two_dead_letters_of_one_id_are_two(delayq: DelayQ, scene: RetryScene) -> None:
     for word in ("ValueError", "KeyError"):
         scene.send("plain", word)
-    worker = scene.start()
-    wait_until(lambda: delayq.count_dead() == 2, TIMEOUT, "both are dead")
-    worker.stop()
+    scene.wait(lambda: delayq.count_dead() == 2, "both are dead")
     dead_letters = [*delayq.dead_letters(task_id="a")]
 
     assert {dead_letter.exception for dead_letter in dead_letters} == {"ValueError", "KeyError"}

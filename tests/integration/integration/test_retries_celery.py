@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 from celery import Celery
 from celery.contrib.testing.tasks import ping
@@ -14,6 +16,9 @@ from celery_delayq.testing import wait_until
 from tests.apps.retry_tasks import RetryScene, tasks_of
 from tests.integration.conftest import MakeApp
 from tests.support import TIMEOUT
+
+if TYPE_CHECKING:
+    from tests.support.travelling import TravellingScene
 
 
 @pytest.fixture
@@ -65,16 +70,20 @@ def test_events_signals_and_handlers_tell_of_each_retry_and_of_the_end(
     ]
 
 
-def test_a_result_is_retry_until_the_end(app: Celery, delayq: DelayQ, scene: RetryScene) -> None:
-    scene.start()
+@pytest.mark.run_by("test")
+def test_a_result_is_retry_until_the_end(
+    app: Celery, delayq: DelayQ, scene: TravellingScene
+) -> None:
     result = app.tasks["far"].apply_async((["KeyError"],), task_id="a")
-    wait_until(lambda: result.state == "RETRY", TIMEOUT, "it waits")
+    scene.run(0)
+    assert result.state == "RETRY"
     assert isinstance(result.result, KeyError)
     assert "KeyError" in str(result.traceback)
 
     for _ in range(3):
-        entry = wait_until(lambda: delayq.get("a"), TIMEOUT, "it waits again")
-        wait_until(lambda: bool(delayq.run_now("a")), TIMEOUT, f"{entry} is run")
+        assert result.state == "RETRY"
+        assert delayq.run_now("a")
+        scene.run(0)
 
     with pytest.raises(KeyError, match="as told"):
         result.get(timeout=TIMEOUT)
@@ -146,12 +155,12 @@ def test_a_task_that_is_called_like_a_function_is_one(app: Celery, scene: RetryS
     assert "_delayq_attempts" not in vars(ping)
 
 
+@pytest.mark.run_by("test")
 def test_a_task_that_a_task_calls_like_a_function_fails_that(
-    app: Celery, scene: RetryScene
+    app: Celery, scene: TravellingScene
 ) -> None:
-    scene.start()
-
     result = app.tasks["quick"].apply_async(([["call", "far"]],), task_id="caller")
+    scene.run()
 
     with pytest.raises(ValueError, match="as told"):
         result.get(timeout=TIMEOUT)
@@ -174,9 +183,9 @@ def test_an_app_may_get_its_extension_after_its_tasks(make_app: MakeApp) -> None
 # -- beside Celery's own way
 
 
+@pytest.mark.run_by("test")
 def test_beside_autoretry_for_each_does_what_it_says(app: Celery, scene: RetryScene) -> None:
     """Celery's own options go before the policy for what ``autoretry_for`` names."""
-    scene.start("threads", concurrency=8)
     cases: dict[str, tuple[str, str, list[float]]] = {
         # id: task, what it raises, the waits
         "named": ("auto", "OSError", [0.1, 0.3]),
@@ -198,12 +207,8 @@ def test_beside_autoretry_for_each_does_what_it_says(app: Celery, scene: RetrySc
 
     scene.wait_dead(*cases)
 
-    assert {id: len(scene.waits(id)) for id in cases} == {
-        id: len(waits) for id, (_, _, waits) in cases.items()
-    }
-    for id, (_, error, waits) in cases.items():
-        late = [after - wait for after, wait in zip(scene.waits(id), waits, strict=True)]
-        assert min(late, default=0) >= 0, (id, late)
+    scene.assert_waits({id: waits for id, (_, _, waits) in cases.items()})
+    for id, (_, error, _) in cases.items():
         assert type(AsyncResult(id, app=app).result).__name__ == error
     scene.wait_empty()
 
@@ -226,24 +231,25 @@ def test_the_limit_of_one_message_is_not_that_of_another(app: Celery, scene: Ret
 # -- while it waits
 
 
+@pytest.mark.run_by("test")
 def test_a_retry_that_waits_is_an_entry_like_others(
-    app: Celery, delayq: DelayQ, scene: RetryScene
+    app: Celery, delayq: DelayQ, scene: TravellingScene
 ) -> None:
-    scene.start()
     for id in ("moved", "cancelled", "run"):
         scene.send("plain", "OSError", "done", id=id, retry_intervals=[3600])
-    wait_until(lambda: delayq.count() == 3, TIMEOUT, "all wait")
+    scene.run(0)
+    assert delayq.count() == 3
 
     [found] = [each for each in delayq.list() if each.id == "cancelled"]
     assert (found.task, found.state, found.headers["retries"]) == ("plain", "scheduled", 1)
-    assert 3595 < found.due.timestamp() - scene.now() <= 3600
+    assert found.due.timestamp() - scene.now() == 3600
     results = {id: AsyncResult(id, app=app) for id in ("moved", "cancelled", "run")}
-    # Celery stores the state after the retry is sent.
-    wait_until(lambda: {each.state for each in results.values()} == {"RETRY"}, TIMEOUT, "all tell")
+    assert {each.state for each in results.values()} == {"RETRY"}
 
     assert delayq.cancel("cancelled")
     assert delayq.reschedule("moved", countdown=0.1)
     assert delayq.run_now("run")
+    scene.run(1)
 
     assert results["moved"].get(timeout=TIMEOUT) == results["run"].get(timeout=TIMEOUT) == "done"
     assert results["cancelled"].state == "REVOKED"

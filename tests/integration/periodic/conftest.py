@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ import pytest
 from celery import Celery
 
 from celery_delayq.testing.fixtures import RedisUnderTest
+from celery_delayq.testing.travel.traveller import TimeTravel
 from tests.apps.periodic_tasks import Diary, tasks_of
 from tests.integration.conftest import MakeApp
 
@@ -31,6 +32,13 @@ def make_shop(make_app: MakeApp, delayq_redis: RedisUnderTest) -> MakeShop:
 @pytest.fixture
 def app(make_shop: MakeShop) -> Celery:
     return make_shop()
+
+
+@pytest.fixture
+def travel(app: Celery, delayq_redis: RedisUnderTest) -> Iterator[TimeTravel]:
+    """Fires the entries of the app, and runs their ticks, in the test."""
+    with TimeTravel(app, delayq_redis.server) as travel:
+        yield travel
 
 
 @pytest.fixture

@@ -17,8 +17,10 @@ from celery_delayq import DelayQ
 from celery_delayq.errors import ConfigError, InvalidSchedule, PeriodicExists, PeriodicUnknown
 from celery_delayq.testing import FAST_START, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
+from celery_delayq.testing.travel.traveller import TimeTravel
 from tests.apps.periodic_tasks import Diary, StartWorker, start
 from tests.integration.conftest import Through
+from tests.integration.periodic.conftest import MakeShop
 from tests.support import TIMEOUT
 from tests.support.proxy import Fault
 from tests.support.ticking import ticking
@@ -45,16 +47,21 @@ def test_an_interval_ticks_in_each_pool(
     assert min(diary.lateness("often")) >= 0
 
 
-def test_entries_in_code_are_fired(diary: Diary, delayq_worker: StartWorker) -> None:
+def test_entries_in_code_are_fired(
+    make_shop: MakeShop,
+    diary: Diary,
+    delayq_redis: RedisUnderTest,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     mine = {"task": "note", "schedule": 0.5, "kwargs": {"do": "as told"}, "catch_up": "all"}
-    wrong = {"task": "note", "schedule": "soon"}
-    worker = start(delayq_worker, conf={"beat_schedule": {"wrong": wrong, "mine": mine}})
+    app = make_shop(wrong={"task": "note", "schedule": "soon"}, mine=mine)
 
-    ticks = diary.wait_ticks("mine", 3)
+    with TimeTravel(app, delayq_redis.server) as travel:
+        assert travel.travel(seconds=2) == 4
 
-    assert steps(ticks) == {500}
+    assert steps(diary.ticks("mine")) == {500}
     assert set(diary.runs("do")) == {"as told"}
-    assert "Periodic entry 'wrong' in code is left out" in worker.log
+    assert "Periodic entry 'wrong' in code is left out" in caplog.text
 
 
 def test_what_is_kept_of_an_entry(delayq: DelayQ) -> None:
@@ -83,25 +90,24 @@ def test_a_name_is_taken_once(delayq: DelayQ) -> None:
     assert delayq.periodic.list() == [changed]
 
 
-def test_a_paused_entry_is_not_fired(
-    delayq: DelayQ, diary: Diary, delayq_worker: StartWorker
-) -> None:
+def test_a_paused_entry_is_not_fired(delayq: DelayQ, diary: Diary, travel: TimeTravel) -> None:
     delayq.periodic.add("a", 0.3, "note")
     delayq.periodic.add("b", 0.3, "note")
-    start(delayq_worker)
-    diary.wait_ticks("a", 2)
+    travel.travel(seconds=1)
+    before = diary.ticks("a")
+    assert len(before) == 3
 
     paused = delayq.periodic.pause("a")
-    before = diary.now() * 1000
-    seen = len(diary.ticks("b"))
-    diary.wait_ticks("b", seen + 10)
+    travel.travel(seconds=3)
 
     assert paused.status == "paused"
     assert paused.next is None
-    assert [tick for tick in diary.ticks("a") if tick > before] == []
+    assert len(diary.ticks("b")) == 13
+    assert diary.ticks("a") == before
     back = delayq.periodic.resume("a")
     assert back.status == "on"
-    wait_until(lambda: max(diary.ticks("a")) > before, TIMEOUT, "it goes on")
+    travel.travel(seconds=1)
+    assert len(diary.ticks("a")) > 3
 
 
 def test_what_is_not_there_cannot_be_changed(delayq: DelayQ) -> None:
@@ -112,20 +118,23 @@ def test_what_is_not_there_cannot_be_changed(delayq: DelayQ) -> None:
 
 
 def test_what_is_no_entry_is_left_alone_until_it_is_removed(
-    delayq: DelayQ, diary: Diary, delayq_redis: RedisUnderTest, delayq_worker: StartWorker
+    delayq: DelayQ,
+    diary: Diary,
+    delayq_redis: RedisUnderTest,
+    travel: TimeTravel,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     garbage = [b"", b"garbage", b"\xff\n{}", b"1 a 2 3 4 5 on\n{", b"2 a\n{}"]
     wrong = {f"wrong{n}".encode(): record for n, record in enumerate(garbage)}
     delayq_redis.client.hset("delayq:periodic", mapping={**wrong, b"wr\xffng": b"garbage"})
     delayq_redis.client.zadd("delayq:periodic_at", {**dict.fromkeys(wrong, 0), b"wr\xffng": 0})
     delayq.periodic.add("right", 0.2, "note", catch_up="all")
-    worker = start(delayq_worker)
 
-    diary.wait_ticks("right", 2)
+    assert travel.travel(seconds=0.5) == 2
 
     assert [entry.name for entry in delayq.periodic.list()] == ["right"]
     for name in map(bytes.decode, wrong):
-        assert f"Periodic entry {name!r} cannot be fired here: unreadable" in worker.log
+        assert f"Periodic entry {name!r} cannot be fired here: unreadable" in caplog.text
         assert delayq.periodic.remove(name)
         assert not delayq.periodic.remove(name)
     assert {*delayq_redis.client.hkeys("delayq:periodic")} == {b"wr\xffng", b"right"}

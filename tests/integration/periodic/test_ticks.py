@@ -18,8 +18,9 @@ from celery_delayq.periodic.state import Periodic
 from celery_delayq.periodic.wall_clock import datetime_of_ms
 from celery_delayq.testing import wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
+from celery_delayq.testing.travel.traveller import TimeTravel
 from tests.apps.periodic_tasks import Diary, StartWorker, start
-from tests.apps.ticking_tasks import IMPORTED
+from tests.apps.ticking_tasks import again  # noqa: F401, a task of all apps
 from tests.support import TIMEOUT
 from tests.support.ticking import stored_ticks, ticking
 
@@ -42,12 +43,11 @@ def ticks_until(entry: Periodic, tick: int) -> list[int]:
 
 
 def test_a_tick_that_retries_holds_back_those_after_it_until_it_has_ended(
-    delayq: DelayQ, diary: Diary, delayq_worker: StartWorker
+    delayq: DelayQ, diary: Diary, travel: TimeTravel
 ) -> None:
     delayq.periodic.add("again", 0.3, "again", overlap="skip")
-    start(delayq_worker, conf=IMPORTED)
 
-    diary.wait_runs(6)
+    travel.travel(seconds=5)
 
     runs = diary.runs("id", "retries")[:6]
     attempts = [[retries for _, retries in some] for _, some in groupby(runs, key=lambda r: r[0])]
@@ -55,69 +55,60 @@ def test_a_tick_that_retries_holds_back_those_after_it_until_it_has_ended(
 
 
 def test_ticks_that_retry_do_so_beside_each_other(
-    delayq: DelayQ, diary: Diary, delayq_worker: StartWorker
+    delayq: DelayQ, diary: Diary, travel: TimeTravel
 ) -> None:
     entry = delayq.periodic.add("again", 0.3, "again", catch_up="all", max_runs=6)
-    start(delayq_worker, conf=IMPORTED)
 
-    diary.wait_runs(12)
+    assert travel.travel(minutes=1) == 12
 
     ids = [f"again:{tick}" for tick in upcoming(entry, 6, timezone.utc)]
-    assert sorted(diary.runs("id", "retries")) == sorted((id, n) for id in ids for n in (0, 1))
+    runs = diary.runs("id", "retries")
+    assert sorted(runs) == sorted((id, n) for id in ids for n in (0, 1))
+    assert [retries for _, retries in runs[:5]] == [0, 0, 0, 0, 1]
 
 
 def test_a_tick_that_is_cancelled_before_it_is_due_does_not_run_nor_come_again(
-    app: Celery,
-    delayq: DelayQ,
-    diary: Diary,
-    delayq_redis: RedisUnderTest,
-    delayq_worker: StartWorker,
+    delayq: DelayQ, diary: Diary, delayq_redis: RedisUnderTest, travel: TimeTravel
 ) -> None:
     entry = delayq.periodic.add("often", 0.5, "note", catch_up="all")
-    with ticking(app):
-        wait_until(lambda: count(delayq) >= 4, TIMEOUT, "four are scheduled")
+    travel.drain()
+    assert count(delayq) == 4
     gone = stored_ticks(delayq_redis.client)["often"][-2]
 
     assert delayq.cancel(f"often:{gone}") is Outcome.DONE
-    start(delayq_worker)
+    travel.travel(seconds=10)
 
-    wait_until(lambda: max(diary.ticks("often"), default=0) > gone + 2000, TIMEOUT, "it goes on")
     ran = diary.ticks("often")
-    last = ran[-1] - 500  # of two at once the later one may be the first to write
-    assert [tick for tick in ran if tick <= last] == [
-        tick for tick in ticks_until(entry, last) if tick != gone
-    ]
+    assert ran == [tick for tick in ticks_until(entry, ran[-1]) if tick != gone]
+    assert len(ran) == 19
 
 
 def test_a_paused_queue_holds_ticks_until_it_is_resumed(
-    delayq: DelayQ, diary: Diary, delayq_worker: StartWorker
+    delayq: DelayQ, diary: Diary, travel: TimeTravel
 ) -> None:
     entry = delayq.periodic.add("held", 0.3, "note", queue="aside", catch_up="all")
     delayq.pause(queue="aside")
     delayq.periodic.add("other", 0.3, "note", catch_up="all")
-    start(delayq_worker, queues=["celery", "aside"])
 
-    wait_until(lambda: len(diary.ticks("other")) >= 10, TIMEOUT, "the other queue goes on")
+    travel.travel(seconds=3)
 
     assert diary.ticks("held") == []
     held = ticks_until(entry, diary.ticks("other")[-1])
-    assert len(held) >= 9
+    assert len(held) == 10
     delayq.resume(queue="aside")
-    wait_until(lambda: {*held} <= {*diary.ticks("held")}, TIMEOUT, "all that were held run")
-    ran = diary.ticks("held")
-    assert [tick for tick in ran if tick <= held[-1]] == held
+    travel.drain()
+    assert diary.ticks("held") == held
 
 
 def test_what_an_entry_says_of_its_message_is_so_in_what_runs(
-    delayq: DelayQ, diary: Diary, delayq_worker: StartWorker
+    delayq: DelayQ, diary: Diary, travel: TimeTravel
 ) -> None:
     delayq.periodic.add(
         *("told", 0.4, "tell"), catch_up="all",
         queue="aside", priority=3, headers={"x-who": "me"}, expires=90.5,
     )  # fmt: skip
-    start(delayq_worker, queues=["celery", "aside"], conf=IMPORTED)
 
-    diary.wait_runs(3)
+    assert travel.travel(seconds=1.3) == 3
 
     found = diary.runs("id", "queue", "priority", "headers", "expires", "eta")
     for id, queue, priority, headers, expires, eta in found:
@@ -144,13 +135,12 @@ def test_what_has_expired_is_not_caught_up(
 
 
 def test_a_run_manual_does_not_use_up_the_number_of_runs(
-    delayq: DelayQ, diary: Diary, delayq_worker: StartWorker
+    delayq: DelayQ, diary: Diary, travel: TimeTravel
 ) -> None:
     entry = delayq.periodic.add("thrice", 0.5, "note", max_runs=3, catch_up="all")
-    start(delayq_worker).wait_ready()
     manual = [delayq.periodic.run_now("thrice") for _ in range(2)]
 
-    diary.wait_runs(5)
+    assert travel.travel(seconds=5) == 5
 
     ticks = [f"thrice:{tick}" for tick in upcoming(entry, 5, timezone.utc)]
     assert len(ticks) == 3

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from celery import chain, chord, group
@@ -17,6 +17,9 @@ from celery_delayq.testing import wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.support import TIMEOUT
 from tests.support.scene import Control
+
+if TYPE_CHECKING:
+    from tests.support.travelling import TravellingControl
 
 SCOPES = pytest.mark.parametrize("scope", ["scheduled", "done"])
 
@@ -55,8 +58,9 @@ def test_another_call_takes_the_place_of_the_first(
     assert third_due == due if policy == "later" else third_due < due
 
 
+@pytest.mark.run_by("test")
 @SCOPES
-def test_another_call_is_refused(control: Control, scope: str) -> None:
+def test_another_call_is_refused(control: TravellingControl, scope: str) -> None:
     task = control.tasks[f"error.{scope}"]
     first = task.apply_async(("k",), countdown=0.5)
     before = control.unfinished()
@@ -67,15 +71,18 @@ def test_another_call_is_refused(control: Control, scope: str) -> None:
     assert control.unfinished() == before
     other = task.delay("another key")
 
-    control.start("solo")
+    control.run()
     assert (first.get(timeout=TIMEOUT), other.get(timeout=TIMEOUT)) == ("k", "another key")
     control.wait_empty()
-    assert task.delay("k").get(timeout=TIMEOUT) == "k"
+    again = task.delay("k")
+    control.run()
+    assert again.get(timeout=TIMEOUT) == "k"
     assert control.runs("key") == ["another key", "k", "k"]
 
 
+@pytest.mark.run_by("test")
 @SCOPES
-def test_another_call_is_that_of_the_first(control: Control, scope: str) -> None:
+def test_another_call_is_that_of_the_first(control: TravellingControl, scope: str) -> None:
     task = control.tasks[f"keep.{scope}"]
     first = task.apply_async(("k",), countdown=0.5)
     before = control.unfinished()
@@ -83,7 +90,7 @@ def test_another_call_is_that_of_the_first(control: Control, scope: str) -> None
     assert {other.id for other in others} == {first.id}
     assert control.unfinished() == before
 
-    control.start("solo")
+    control.run()
     assert [other.get(timeout=TIMEOUT) for other in others] == ["k"] * 3
     control.wait_empty()
     assert control.runs("id") == [first.id]
@@ -110,6 +117,7 @@ def test_options_of_a_call_go_before_those_of_the_task(control: Control) -> None
     assert control.ready() == [ready.id]
 
 
+@pytest.mark.run_by("test")
 @pytest.mark.parametrize("policy", ["replace", "later", "keep", "error"])
 def test_what_is_ready_has_its_key_as_long_as_the_scope_says(control: Control, policy: str) -> None:
     delayq = control.delayq
@@ -125,8 +133,6 @@ def test_what_is_ready_has_its_key_as_long_as_the_scope_says(control: Control, p
         else:
             results[scope].append(task.delay(scope))
 
-    control.start("threads")
-
     ids = {scope: [each.id for each in each_of] for scope, each_of in results.items()}
     expected = {*ids["scheduled"], ids["done"][-1]}
     control.wait_runs(3)
@@ -137,10 +143,11 @@ def test_what_is_ready_has_its_key_as_long_as_the_scope_says(control: Control, p
         assert results["done"][0].state == "REVOKED"
 
 
-def test_a_kept_child_is_that_of_the_task_that_waits(control: Control) -> None:
-    control.start("threads")
+@pytest.mark.run_by("test")
+def test_a_kept_child_is_that_of_the_task_that_waits(control: TravellingControl) -> None:
     waits = control.tasks["keep.scheduled"].apply_async(("k",), countdown=2)
     called = control.tasks["parent"].delay("keep.scheduled", "k")
+    control.run()
 
     assert called.get(timeout=TIMEOUT) == waits.id
     assert [child.id for child in called.children] == [waits.id]
@@ -149,12 +156,13 @@ def test_a_kept_child_is_that_of_the_task_that_waits(control: Control) -> None:
 # -- canvas
 
 
-def test_a_group_of_unique_tasks_comes_to_its_end(control: Control) -> None:
+@pytest.mark.run_by("test")
+def test_a_group_of_unique_tasks_comes_to_its_end(control: TravellingControl) -> None:
     """A message that is not sent is reported as revoked: nobody waits for its result in vain."""
-    control.start("threads")
     keep, replace = control.tasks["keep.scheduled"], control.tasks["replace.scheduled"]
     members = [task.s(key) for task in (keep, replace) for key in ("a", "a", "b")]
     result = group([each.set(countdown=0.5) for each in members]).apply_async()
+    control.run()
 
     got = [each.get(timeout=TIMEOUT, propagate=False) for each in result]
     found = [each if type(each) is str else "revoked" for each in got]
@@ -164,33 +172,36 @@ def test_a_group_of_unique_tasks_comes_to_its_end(control: Control) -> None:
     assert sorted(control.runs("key")) == ["a", "a", "b", "b"]
 
 
-def test_a_chord_with_a_member_that_is_not_sent_fails(control: Control) -> None:
-    control.start("threads")
+@pytest.mark.run_by("test")
+def test_a_chord_with_a_member_that_is_not_sent_fails(control: TravellingControl) -> None:
     keep = control.tasks["keep.scheduled"]
     result = chord([keep.s(n).set(countdown=0.3) for n in (1, 2, 1)])(control.tasks["total"].s())
+    control.run()
 
     with pytest.raises(ChordError, match="raised TaskRevokedError"):
         control.app.AsyncResult(result.id).get(timeout=TIMEOUT)
     control.wait_empty()
 
 
+@pytest.mark.run_by("test")
 @SCOPES
-def test_a_chord_and_a_chain_of_different_keys_run(control: Control, scope: str) -> None:
-    control.start("threads")
+def test_a_chord_and_a_chain_of_different_keys_run(control: TravellingControl, scope: str) -> None:
     task = control.tasks[f"error.{scope}"]
     summed = chord([task.s(n).set(countdown=0.2) for n in (1, 2, 3)])(control.tasks["total"].s())
     chained = chain(task.si("a"), task.si("b").set(countdown=0.2), task.si("c")).apply_async()
+    control.run()
 
     assert summed.get(timeout=TIMEOUT) == 6
     assert chained.get(timeout=TIMEOUT) == "c"
     control.wait_empty()
 
 
-def test_a_chain_whose_first_task_is_not_sent_is_not_waited_for(control: Control) -> None:
-    control.start("threads")
+@pytest.mark.run_by("test")
+def test_a_chain_whose_first_task_is_not_sent_is_not_waited_for(control: TravellingControl) -> None:
     keep = control.tasks["keep.scheduled"]
     first = keep.apply_async(("k",), countdown=1)
     chained = chain(keep.si("k"), control.tasks["work"].si("next")).apply_async()
+    control.run()
 
     with pytest.raises(TaskRevokedError, match=first.id):
         chained.get(timeout=TIMEOUT)
@@ -199,12 +210,13 @@ def test_a_chain_whose_first_task_is_not_sent_is_not_waited_for(control: Control
     assert control.runs("key") == ["k"]
 
 
-def test_the_same_id_again_is_kept_and_not_revoked(control: Control) -> None:
+@pytest.mark.run_by("test")
+def test_the_same_id_again_is_kept_and_not_revoked(control: TravellingControl) -> None:
     """As of a publisher that gives its own ids, to be safe when it repeats itself."""
     keep = control.tasks["keep.done"]
     for _ in range(3):
         assert keep.apply_async(("k",), countdown=0.5, task_id="mine").id == "mine"
-    control.start("solo")
+    control.run()
     assert control.app.AsyncResult("mine").get(timeout=TIMEOUT) == "k"
     assert control.runs("id") == ["mine"]
 
