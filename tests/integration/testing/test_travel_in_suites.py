@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -161,6 +162,24 @@ async def test_a_coroutine(delayq_time):
 """
 
 
+SHOP = """
+from celery import Celery
+from celery_delayq import DelayQ
+app = Celery("shop", broker="delayq+redis://production.example.org:6379/0")
+delayq = DelayQ(app)
+sent = []
+@app.task
+def remind(name):
+    sent.append(name)
+"""
+EMPTY = """
+import pytest, shop
+@pytest.fixture(autouse=True)
+def nothing_sent():
+    shop.sent.clear()
+"""
+
+
 def write(folder: Path, **files: str) -> Path:
     for name, text in files.items():
         file = folder / f"{name.replace('__', '/')}.py"
@@ -202,6 +221,18 @@ def test_a_suite_of_django(tmp_path: Path) -> None:
     )
 
     assert run(folder, "--ds=settings").startswith("7 passed")
+
+
+def test_the_page_says_what_works(tmp_path: Path) -> None:
+    """The first examples of the page, as they are."""
+    page = Path("docs/testing.md").read_text("utf-8")
+    first, second = re.findall(r"```python\n(.*?)```", page, re.DOTALL)[:2]
+    folder = write(
+        tmp_path, shop=SHOP, conftest=EMPTY, test_first=first, test_second=first + second
+    )
+
+    assert len([line for line in first.splitlines() if line]) <= 8
+    assert run(folder).startswith("3 passed")
 
 
 def test_a_suite_of_coroutines_in_several_processes(tmp_path: Path) -> None:
