@@ -69,7 +69,9 @@ def _finite(context: click.Context, option: click.Parameter, value: float | None
     help="Where the picture goes.",
 )
 @click.option("--flower/--no-flower", default=True, help="Start Flower too.")
-@click.option("--keep", is_flag=True, help="Leave all running until Ctrl-C, and keep the logs.")
+@click.option(
+    "--keep", "--stay", is_flag=True, help="Leave all running until Ctrl-C, and keep the logs."
+)
 def main(day: datetime, **chosen: Any) -> None:
     """Send the departure reminders of real flights, a day in a minute, and check the sums.
 

@@ -110,8 +110,8 @@ def run(options: Options, console: Console) -> None:
         from example_project.waiting import ready_ms, waiting
 
         with Services(environment, logs) as services:
-            flower = [f"--broker-api={rabbitmq.api_url()}"] if rabbitmq is not None else []
-            _start(options, console, services, records, flower)
+            more = [f"--broker-api={rabbitmq.api_url()}"] if rabbitmq is not None else []
+            flower = _start(options, console, services, records, more)
             clock = _clock(options, records, begins, len(reminders))
             show.report_plan(console, hours, clock, periodic=not on_rabbitmq)
             publish_report(clock, hours)
@@ -166,7 +166,7 @@ def run(options: Options, console: Console) -> None:
             show.reports(console, reports, begins, options.days)
             show.result(console, sums, webhooks, reports, wrong, options.picture, most_at_once)
             if options.keep:
-                _hold(console, services)
+                _hold(console, services, flower)
             if wrong:
                 raise WrongSums(wrong)
 
@@ -193,7 +193,8 @@ def _start(
     services: Services,
     records: Records,
     flower_options: Sequence[str],
-) -> None:
+) -> str | None:
+    """Start all processes; return the URL of Flower."""
     deadline = time.monotonic() + START_TIMEOUT_S
     with console.status("Starting workers" + (" and Flower" if options.flower else "")):
         services.start_receiver()
@@ -212,10 +213,13 @@ def _start(
             if url:
                 services.wait_until_reachable(url, deadline)
     show.started(console, options.workers, options.concurrency, flower)
+    return flower
 
 
-def _hold(console: Console, services: Services) -> None:
+def _hold(console: Console, services: Services, flower: str | None) -> None:
     console.print("All is left running; press Ctrl-C to end it.")
+    if flower:
+        console.print(f"Delayed tasks: {flower}/delayed")
     try:
         while True:
             services.check()

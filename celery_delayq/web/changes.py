@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 from celery_delayq.errors import ConfigError, InvalidETA
 from celery_delayq.model.dead_letter import DeadFilter
 from celery_delayq.model.scheduled import Bulk, Filter, Outcome, moment
+from celery_delayq.transfer.results import Archived
 from celery_delayq.utils.text import seconds_of
 from celery_delayq.web.jobs import Job
 from celery_delayq.web.pages import dead, scheduled
@@ -59,6 +62,7 @@ ACTIONS: Mapping[str, Action] = {
     "purge": Action("Delete", "dead letters", is_dangerous=True),
     "replay_all": Action("Replay", "all dead letters", ("args", "kwargs", "to_queue", "rate")),
     "purge_all": Action("Delete", "all dead letters", is_dangerous=True),
+    "archive_all": Action("Archive", "all dead letters"),
     "pause": Action("Pause", "pause"),
     "resume": Action("Resume", "pause"),
     "pause_entry": Action("Pause", "entry"),
@@ -382,6 +386,10 @@ def _all(
 def _all_dead(
     site: Site, name: str, filter: DeadFilter, values: Mapping[str, Any]
 ) -> Callable[[Job], object]:
+    if name == "archive_all":
+        return lambda job: _note_archived(
+            job, site.delayq.archive_dead(None, filter, progress=partial(_note_archived, job))
+        )
     calls: dict[str, Callable[..., Bulk]] = {
         "replay_all": site.delayq.replay_all,
         "purge_all": site.delayq.purge_all,
@@ -390,6 +398,11 @@ def _all_dead(
     return lambda job: job.note(
         calls[name](filter, everything=everything, progress=job.note, **values)
     )
+
+
+def _note_archived(job: Job, archived: Archived) -> None:
+    outcomes = {Outcome.DONE: archived.moved, Outcome.UNKNOWN: archived.gone}
+    job.note(Bulk(False, archived.total or archived.looked, Counter(outcomes)))
 
 
 def back_of(question: Question) -> tuple[str, dict[str, str]]:

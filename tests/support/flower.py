@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import os
 import re
 import subprocess
 import sys
@@ -53,13 +54,15 @@ def running_flower(
 ) -> Iterator[tuple[Site, ManagedProcess]]:
     """Yield a running Flower, and its process. An empty *release* is the installed one."""
     port = free_port()
-    command = [sys.executable, "-m", "celery", *(["-A", app] if app else []), "flower"]
+    which = ["-A", app] if app else [f"--broker={broker}"]
+    command = [sys.executable, "-m", "celery", *which, "flower"]
     command += ["--address=127.0.0.1", f"--port={port}", *options]
     if prefix:
         command.append(f"--url_prefix={prefix}")
     env = {"CELERY_BROKER_URL": broker, "CELERY_RESULT_BACKEND": backend, **(settings or {})}
     if release:
-        env["PYTHONPATH"] = str(unpacked(release))
+        paths = [str(unpacked(release)), *filter(None, [os.environ.get("PYTHONPATH")])]
+        env["PYTHONPATH"] = os.pathsep.join(paths)
     log = folder / f"flower-{port}.log"
     with ManagedProcess(command, env=env, cwd=APPS, log_file=log, name="flower") as process:
         process.wait_log("Registered tasks")

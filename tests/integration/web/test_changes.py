@@ -1,0 +1,202 @@
+"""Each change of the pages does what it says, and says what it did not do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
+from typing import Any
+
+import pytest
+from celery import Celery
+
+from celery_delayq import DelayQ, Outcome
+from celery_delayq.errors import DelayQError
+from celery_delayq.testing import wait_until
+from celery_delayq.web import changes
+from celery_delayq.web.jobs import Job
+from celery_delayq.web.query import NotFound, Query, mark_of
+from celery_delayq.web.site import Site
+from tests.integration.conftest import MakeApp
+from tests.integration.web.conftest import Scene
+from tests.support import TIMEOUT
+
+
+@pytest.fixture
+def app(make_app: MakeApp, tmp_path: Any) -> Celery:
+    archive = f"sqlite:///{tmp_path}/dead.db"
+    return make_app(broker_transport_options={"delayq": {"dead_letters_archive": archive}})
+
+
+@pytest.fixture
+def site(scene: Scene) -> Iterator[Site]:
+    with closing(Site(scene.delayq.app)) as site:
+        yield site
+
+
+def run(site: Site, **fields: Any) -> Job:
+    """Ask for a change, make it, and return its job when it has ended."""
+    values = {name: [it] if isinstance(it, str) else it for name, it in fields.items()}
+    query = Query("", values)
+    question = changes.ask(site, query)
+    job = Job(question.title, "ops", changes.back_of(question), question.number)
+    site.jobs.begin(job, changes.prepare(site, query, question))
+    wait_until(job.finished.is_set, TIMEOUT)
+    return job
+
+
+def marks(scene: Scene) -> Mapping[str, str]:
+    """Return what names the waiting task and the dead letter in a form."""
+    waiting, dead = scene.delayq.get(scene.waiting), scene.delayq.dead_letter(scene.dead)
+    assert waiting is not None
+    assert dead is not None
+    return {
+        "waiting": mark_of(int(waiting.due.timestamp() * 1000), waiting.id),
+        "dead": mark_of(dead.dead_lettered.died_ms, dead.id),
+    }
+
+
+def due_of(delayq: DelayQ, id: str) -> float:
+    found = delayq.get(id)
+    assert found is not None
+    return found.due.timestamp()
+
+
+#: Fields of each change, and a look at what it has done.
+DONE: Mapping[str, tuple[Mapping[str, str], Callable[[Scene], Any], Any]] = {
+    "run_now": ({"mark": "waiting"}, lambda s: s.delayq.get(s.waiting).state, "ready"),
+    "cancel": ({"mark": "waiting"}, lambda s: s.delayq.get(s.waiting), None),
+    "move": (
+        {"mark": "waiting", "when": "2100-01-01"},
+        lambda s: s.delayq.get(s.waiting).due.year,
+        2100,
+    ),
+    "run_all_now": ({"task": "shop.report"}, lambda s: s.delayq.count(task="shop.report"), 0),
+    "cancel_all": ({"queue": "slow"}, lambda s: s.delayq.count(queue="slow"), 0),
+    "move_all": (
+        {"task": "shop.report", "when": "2100-01-01"},
+        lambda s: s.delayq.count(task="shop.report", due_from="2099-01-01"),
+        3,
+    ),
+    "replay": (
+        {"mark": "dead", "args": "[7]", "to_queue": "slow", "when": "1h"},
+        lambda s: (s.delayq.get(s.dead).args, s.delayq.get(s.dead).queue),
+        ([7], "slow"),
+    ),
+    "purge": ({"mark": "dead"}, lambda s: s.delayq.count_dead(), 0),
+    "replay_all": ({"exception": "ValueError", "rate": "10"}, lambda s: s.delayq.count_dead(), 0),
+    "purge_all": ({"queue": "celery"}, lambda s: s.delayq.count_dead(), 0),
+    "archive_all": ({"queue": "celery"}, lambda s: s.delayq.count_dead(), 0),
+    "pause": ({"task": "shop.mail"}, lambda s: [*s.delayq.paused().tasks], ["shop.mail"]),
+    "resume": ({"queue": "paused"}, lambda s: [*s.delayq.paused().queues], []),
+    "pause_entry": (
+        {"entry": "digest"},
+        lambda s: s.delayq.periodic.get("digest").status,
+        "paused",
+    ),
+    "resume_entry": ({"entry": "off"}, lambda s: s.delayq.periodic.get("off").status, "on"),
+    "run_entry": (
+        {"entry": "digest"},
+        lambda s: s.delayq.periodic.get("digest").total_run_count,
+        1,
+    ),
+    "set_limit": (
+        {"limit": "stripe", "limit_rate": "5/m"},
+        lambda s: s.delayq.limits.get("stripe").definition.rate,
+        "5/m",
+    ),
+    "end_limit": ({"limit": "stripe"}, lambda s: s.delayq.limits.get("stripe").is_off, True),
+    "unset_limit": ({"limit": "other"}, lambda s: s.delayq.limits.get("other").override, None),
+}
+
+
+@pytest.fixture
+def prepared(scene: Scene) -> Scene:
+    """The scene with what can be resumed and unset."""
+    delayq = scene.delayq
+    delayq.pause(queue="paused")
+    delayq.periodic.add("off", 60, "shop.report")
+    delayq.periodic.pause("off")
+    for store in delayq.session.stores:
+        store.task_limits.announce({"other": "0 1 2 0", "stripe": "600000 1 0 0"})
+    delayq.limits.set("other", concurrency=1)
+    return scene
+
+
+def test_each_change_is_in_the_table() -> None:
+    assert DONE.keys() == changes.ACTIONS.keys()
+
+
+@pytest.mark.parametrize("name", DONE)
+def test_a_change_does_what_it_says(prepared: Scene, site: Site, name: str) -> None:
+    fields, look, expected = DONE[name]
+    named = marks(prepared)
+
+    job = run(site, action=name, **{n: named.get(v, v) for n, v in fields.items()})
+
+    assert (job.error, job.unchanged) == ("", {})
+    assert job.done >= 1
+    assert look(prepared) == expected
+
+
+def test_who_comes_second_changes_nothing(scene: Scene, site: Site) -> None:
+    named = marks(scene)
+    scene.delayq.reschedule(scene.waiting, by=60)
+    before = due_of(scene.delayq, scene.waiting)
+
+    for name, fields in (("run_now", {}), ("cancel", {}), ("move", {"by": "1h"})):
+        job = run(site, action=name, mark=named["waiting"], **fields)
+        assert job.outcomes == {Outcome.CHANGED: 1}, name
+    assert due_of(scene.delayq, scene.waiting) == before
+
+    scene.delayq.cancel(scene.waiting)
+    scene.delayq.purge(scene.dead)
+    gone = [*named.values()]
+    assert run(site, action="run_now", mark=gone[0]).outcomes == {Outcome.UNKNOWN: 1}
+    for name in ("replay", "purge"):
+        assert run(site, action=name, mark=gone[1]).outcomes == {Outcome.UNKNOWN: 1}, name
+
+
+#: Forms that are refused before anything is changed.
+WRONG = (
+    {"action": "drop"},
+    {"action": "cancel"},
+    {"action": "cancel", "mark": "x"},
+    {"action": "move", "mark": "waiting"},
+    {"action": "move", "mark": "waiting", "by": "soon"},
+    {"action": "move", "mark": "waiting", "when": "1h", "by": "1h"},
+    {"action": "replay", "mark": "dead", "args": "{"},
+    {"action": "replay", "mark": "dead", "args": "{}"},
+    {"action": "replay_all", "rate": "fast"},
+    {"action": "pause"},
+    {"action": "pause_entry"},
+    {"action": "set_limit", "limit": "stripe"},
+    {"action": "set_limit", "limit": "stripe", "concurrency": "many"},
+    {"action": "cancel_all", "due_from": "never"},
+)
+
+
+@pytest.mark.parametrize("fields", WRONG, ids=str)
+def test_a_wrong_form_changes_nothing(scene: Scene, site: Site, fields: Mapping[str, str]) -> None:
+    named = marks(scene)
+    before = [*scene.delayq.entries()], scene.delayq.count_dead(), scene.delayq.paused()
+
+    with pytest.raises((DelayQError, NotFound)):
+        run(site, **{name: named.get(value, value) for name, value in fields.items()})
+
+    assert ([*scene.delayq.entries()], scene.delayq.count_dead(), scene.delayq.paused()) == before
+
+
+def test_a_change_of_many_can_be_stopped(app: Celery, scene: Scene, site: Site) -> None:
+    rows = [{"args": (n,), "countdown": 3600} for n in range(2000)]
+    scene.delayq.schedule_many(rows, task="shop.bulk")
+    query = Query("", {"action": ["cancel_all"], "task": ["shop.bulk"]})
+    question = changes.ask(site, query)
+    assert question.title == "Cancel: 2,000 tasks with task shop.bulk"
+    job = Job(question.title, "ops", changes.back_of(question), question.number)
+    job.stopping.set()
+
+    site.jobs.begin(job, changes.prepare(site, query, question))
+
+    wait_until(job.finished.is_set, TIMEOUT)
+    assert job.error == "It was stopped."
+    assert scene.delayq.count(task="shop.bulk") > 1000
