@@ -9,11 +9,10 @@ from datetime import datetime, timedelta, timezone
 
 from celery_delayq.model.scheduled import moment
 from celery_delayq.periodic.policy import tick_id, upcoming
-from celery_delayq.periodic.schedules import clocked
-from celery_delayq.periodic.serialization import describe
 from celery_delayq.periodic.state import Periodic, UnreadableEntry
 from celery_delayq.web.query import NotFound, Query
 from celery_delayq.web.site import Site
+from celery_delayq.web.words import in_words
 
 #: Most entries of the list, those that are due next first.
 MAX_ENTRIES = 200
@@ -123,12 +122,7 @@ def _all(site: Site) -> list[Row]:
 
 def _row(entry: Periodic) -> Row:
     definition = entry.definition
-    schedule = definition.schedule
-    when = (
-        f"once at {schedule.at.isoformat()}"
-        if isinstance(schedule, clocked)
-        else describe(schedule)
-    )
+    when = in_words(definition.schedule)
     if definition.timezone is not None:
         when = f"{when}, {definition.timezone}"
     return Row(entry.name, when, entry.status, definition.task, definition.source or "", entry)

@@ -58,7 +58,7 @@ def test_the_pages_are_those_of_the_tab(scene: Scene, delayq_broker_url: str) ->
             "/health": "Checked:",
             f"/task/{scene.waiting}": "It is due at",
             "/periodic": "Minutes in which several tick",
-            "/periodic/digest": "*/30",
+            "/periodic/digest": "every 30 minutes",
             "/limits": "100/m",
             "/limits/stripe": "No task waits for this limit.",
             "/fleet": "Dispatchers",

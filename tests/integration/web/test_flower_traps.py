@@ -101,3 +101,40 @@ def test_a_redis_that_is_away_is_named_and_flower_goes_on(
         assert site.get("/task/one").status == 404
         server.start()
         assert site.get("/delayed").status == 200
+
+
+def test_on_rabbitmq_the_tab_shows_what_there_is(
+    release: str, make_app: MakeApp, delayq_rabbitmq: str, tmp_path: Path
+) -> None:
+    app = make_app(broker=delayq_rabbitmq)
+    app.send_task("shop.mail", countdown=3600)
+    app.send_task("shop.mail")
+    with running_flower(delayq_rabbitmq, "", tmp_path, release=release) as (site, process):
+        overview = site.get("/delayed")
+        assert overview.status == 200
+        assert "RabbitMQ counts the scheduled tasks of all queues together" in overview.text
+        for path in ("/dead", "/health"):
+            assert site.get(f"/delayed{path}").status == 200, path
+        for path in ("/scheduled", "/task/one", "/periodic", "/limits", "/fleet"):
+            answer = site.get(f"/delayed{path}")
+            assert answer.status == 501, path
+            assert "RabbitMQ can neither list" in answer.text, path
+        assert site.get("/task/one").status == 404
+        assert "Traceback" not in process.log
+
+
+def test_on_a_redis_cluster_all_pages_have_all_shards(
+    release: str, make_app: MakeApp, delayq_cluster: str, tmp_path: Path
+) -> None:
+    app = make_app(broker=delayq_cluster)
+    queues = [f"queue-{number}" for number in range(6)]
+    for queue in queues:
+        app.send_task("shop.mail", task_id=f"in {queue}", queue=queue, countdown=3600)
+    with running_flower(delayq_cluster, "", tmp_path, release=release) as (site, process):
+        for path in ("", "/scheduled", "/broker"):
+            answer = site.get(f"/delayed{path}" if path != "/broker" else path)
+            assert answer.status == 200, path
+            assert all(queue in answer.text for queue in queues), path
+        for path in ("/dead", "/periodic", "/limits", "/fleet", "/health", "/task/in%20queue-1"):
+            assert site.get(f"/delayed{path}").status == 200, path
+        assert "Traceback" not in process.log
