@@ -61,13 +61,30 @@ def due_of(delayq: DelayQ, id: str) -> float:
     return found.due.timestamp()
 
 
+def waiting(scene: Scene) -> Any:
+    return scene.delayq.get(scene.waiting)
+
+
+def replayed(scene: Scene) -> Any:
+    found: Any = scene.delayq.get(scene.dead)
+    return found.args, found.queue
+
+
+def entry(scene: Scene, name: str) -> Any:
+    return scene.delayq.periodic.get(name)
+
+
+def limit(scene: Scene, name: str) -> Any:
+    return scene.delayq.limits.get(name)
+
+
 #: Fields of each change, and a look at what it has done.
 DONE: Mapping[str, tuple[Mapping[str, str], Callable[[Scene], Any], Any]] = {
-    "run_now": ({"mark": "waiting"}, lambda s: s.delayq.get(s.waiting).state, "ready"),
-    "cancel": ({"mark": "waiting"}, lambda s: s.delayq.get(s.waiting), None),
+    "run_now": ({"mark": "waiting"}, lambda s: waiting(s).state, "ready"),
+    "cancel": ({"mark": "waiting"}, waiting, None),
     "move": (
         {"mark": "waiting", "when": "2100-01-01"},
-        lambda s: s.delayq.get(s.waiting).due.year,
+        lambda s: waiting(s).due.year,
         2100,
     ),
     "run_all_now": ({"task": "shop.report"}, lambda s: s.delayq.count(task="shop.report"), 0),
@@ -79,7 +96,7 @@ DONE: Mapping[str, tuple[Mapping[str, str], Callable[[Scene], Any], Any]] = {
     ),
     "replay": (
         {"mark": "dead", "args": "[7]", "to_queue": "slow", "when": "1h"},
-        lambda s: (s.delayq.get(s.dead).args, s.delayq.get(s.dead).queue),
+        replayed,
         ([7], "slow"),
     ),
     "purge": ({"mark": "dead"}, lambda s: s.delayq.count_dead(), 0),
@@ -90,22 +107,22 @@ DONE: Mapping[str, tuple[Mapping[str, str], Callable[[Scene], Any], Any]] = {
     "resume": ({"queue": "paused"}, lambda s: [*s.delayq.paused().queues], []),
     "pause_entry": (
         {"entry": "digest"},
-        lambda s: s.delayq.periodic.get("digest").status,
+        lambda s: entry(s, "digest").status,
         "paused",
     ),
-    "resume_entry": ({"entry": "off"}, lambda s: s.delayq.periodic.get("off").status, "on"),
+    "resume_entry": ({"entry": "off"}, lambda s: entry(s, "off").status, "on"),
     "run_entry": (
         {"entry": "digest"},
-        lambda s: s.delayq.periodic.get("digest").total_run_count,
+        lambda s: entry(s, "digest").total_run_count,
         1,
     ),
     "set_limit": (
         {"limit": "stripe", "limit_rate": "5/m"},
-        lambda s: s.delayq.limits.get("stripe").definition.rate,
+        lambda s: limit(s, "stripe").definition.rate,
         "5/m",
     ),
-    "end_limit": ({"limit": "stripe"}, lambda s: s.delayq.limits.get("stripe").is_off, True),
-    "unset_limit": ({"limit": "other"}, lambda s: s.delayq.limits.get("other").override, None),
+    "end_limit": ({"limit": "stripe"}, lambda s: limit(s, "stripe").is_off, True),
+    "unset_limit": ({"limit": "other"}, lambda s: limit(s, "other").override, None),
 }
 
 
