@@ -162,14 +162,14 @@ class GaugeStore(StorePart):
     def fleet(self) -> FleetGauges:
         """Return what Redis knows of its dispatchers."""
         with self._runner.client.pipeline(transaction=False) as pipe:
-            pipe.time()
+            pipe.execute_command(*time_command().args)
             pipe.hgetall(self._keys.clock)
             pipe.pubsub_numsub(self._keys.fleet)
-            (seconds, micros), clock, listening = pipe.execute(raise_on_error=False)
+            clock_reply, clock, listening = pipe.execute(raise_on_error=False)
         if isinstance(clock, Exception):
             raise clock
         number = {name: foreign.parse_integer(value) for name, value in clock.items()}
-        now_ms = seconds * 1000 + micros // 1000
+        now_ms = clock_us(clock_reply) // 1000
         stood_ms = number.get(b"stood") or 0
         return FleetGauges(
             None if isinstance(listening, Exception) else int(listening[0][1]),
