@@ -22,6 +22,7 @@ from celery_delayq.periodic.client import PeriodicTasks
 from celery_delayq.schedule.client import Schedule
 from celery_delayq.schedule.revocation import Revocation
 from celery_delayq.schedule.runs import Runs
+from celery_delayq.schedule.update import Updates
 from celery_delayq.store.schedule import Store
 from celery_delayq.store.session import Session
 from celery_delayq.transfer import archiver
@@ -188,6 +189,11 @@ class DelayQ:
         return Schedule(self.session)
 
     @property
+    def updates(self) -> Updates:
+        """Changes of what scheduled tasks are: their arguments, priority, expiry and headers."""
+        return Updates(self.session)
+
+    @property
     def dead_letters(self) -> DeadLetters:
         """The dead letters: read, replay, purge. ``delayq.dead_letters()`` iterates over them."""
         kind = StreamDeadLetters if self.session.on_rabbitmq else DeadLetters
@@ -240,6 +246,7 @@ class DelayQ:
     reschedule_all = delegate("schedule", Schedule.reschedule_all)
     run_now = delegate("schedule", Schedule.run_now)
     run_all_now = delegate("schedule", Schedule.run_all_now)
+    update = delegate("updates", Updates.update)
     schedule_many = delegate("schedule", Schedule.schedule_many)
     pause = delegate("schedule", Schedule.pause)
     resume = delegate("schedule", Schedule.resume)

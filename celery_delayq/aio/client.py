@@ -225,6 +225,7 @@ class AsyncDelayQ:
     cancel = on_loop(DelayQ.cancel)
     reschedule = on_loop(DelayQ.reschedule)
     run_now = on_loop(DelayQ.run_now)
+    update = on_loop(DelayQ.update)
     pause = on_loop(DelayQ.pause)
     resume = on_loop(DelayQ.resume)
     paused = on_loop(DelayQ.paused)

@@ -85,14 +85,21 @@ def _apply_to_ids(action: Action, selection: Selection) -> bool:
             if "in the past" not in str(exc):
                 raise
             outcome = Outcome.PAST
-        what, note = action.done + action.how, Text()
-        if not outcome:
-            what = f"not {action.done}"
-            note.append(f"  {outcome}: {action.kind.why[outcome]}", "default")
-        values = {"id": id, "outcome": str(outcome)}
-        return ItemOutcome(bool(outcome), what, shown_id(id), values, note)
+        return item_outcome(action.kind, id, outcome, action.done, action.how)
 
     return change_each(selection.ids, change)
+
+
+def item_outcome(
+    kind: SelectedKind, id: str, outcome: Outcome, done: str, how: str = ""
+) -> ItemOutcome:
+    """Return the outcome of a change of one item; *done* is the word for it."""
+    what, note = done + how, Text()
+    if not outcome:
+        what = f"not {done}"
+        note.append(f"  {outcome}: {kind.why[outcome]}", "default")
+    values = {"id": id, "outcome": str(outcome)}
+    return ItemOutcome(bool(outcome), what, shown_id(id), values, note)
 
 
 def _apply_to_filter(delayq: DelayQ, action: Action, selection: Selection) -> bool:

@@ -219,6 +219,8 @@ task_option = name_option(
     "--task", metavar="TASK", shell_complete=complete.tasks, help="Only those of this task."
 )
 
+_if_eta_option = functools.partial(option, "--if-eta", type=TimeType())
+if_eta_option = _if_eta_option(help="Only if it is due at this time, as `list` shows it.")
 root_option = name_option(
     "--root",
     "root_id",
@@ -246,6 +248,60 @@ _FILTER_OPTIONS = (
 
 #: Adds the options of a filter to a command, and passes the filter as ``filter``.
 with_filter = options_as_one_value("filter", Filter, *_FILTER_OPTIONS)
+
+
+def _changes(
+    *,
+    expires: str | None,
+    no_expires: bool,
+    header: Sequence[str],
+    no_header: Sequence[str],
+    unpickle: bool,
+    **given: Any,
+) -> dict[str, Any]:
+    """Return the changes of a message as arguments of ``delayq.update``; empty for none."""
+    changes = {name: value for name, value in given.items() if value is not None}
+    if expires is not None and no_expires:
+        raise click.UsageError("give one of --expires and --no-expires")
+    if expires is not None or no_expires:
+        changes["expires"] = False if no_expires else expires
+    headers: dict[str, str | None] = dict.fromkeys(no_header)
+    for each in header:
+        name, separator, value = each.partition("=")
+        if not (name and separator):
+            raise click.UsageError(f"--header {each!r}: expected NAME=VALUE, such as tenant=a")
+        headers[name] = value
+    if headers:
+        changes["headers"] = headers
+    return {**changes, "unpickle": True} if changes and unpickle else changes
+
+
+#: Adds the options that change a message to a command, and passes them as ``changes``: arguments of
+#: ``delayq.update`` and ``delayq.replay`` by name.
+with_changes = options_as_one_value(
+    "changes",
+    _changes,
+    option("--args", type=JsonType(list, "'[1, \"a\"]'"), help="With these arguments."),
+    option("--kwargs", type=JsonType(dict, "'{\"n\": 1}'"), help="With these keyword arguments."),
+    option("--priority", type=click.IntRange(0, 255), metavar="NUMBER", help="0 is the first."),
+    option(
+        "--expires",
+        type=TimeType("from now"),
+        help="Run at this time at the latest: ISO 8601, local without an offset; or 2h from now.",
+    ),
+    flag("--no-expires", help="It never expires."),
+    name_option(
+        "--header",
+        multiple=True,
+        metavar="NAME=VALUE",
+        help="Set a header of its message. May be repeated.",
+    ),
+    name_option("--no-header", multiple=True, metavar="NAME", help="Remove a header."),
+    flag(
+        "--unpickle",
+        help="Decode pickled arguments to change them: may run code of whoever wrote them.",
+    ),
+)
 
 
 @dataclass(frozen=True)
@@ -333,11 +389,7 @@ with_selection = options_as_one_value(
     ),
     *_FILTER_OPTIONS,
     argument("ids", "[ID]...", _TASK_ID_HELP, nargs=-1),
-    option(
-        "--if-eta",
-        type=TimeType(),
-        help="Only if it is due at this time, as `list` shows it. For a single id.",
-    ),
+    _if_eta_option(help="Only if it is due at this time, as `list` shows it. For a single id."),
     dry_run_option,
     flag("--yes", help="Do not ask. Required without a filter."),
     json_option,

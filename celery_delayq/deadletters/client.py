@@ -27,7 +27,9 @@ from celery_delayq.integration.worker_checks import warn_of_naive_eta
 from celery_delayq.model.dead_letter import DeadFilter, DeadLetter, DeadLetterRecord
 from celery_delayq.model.envelope import Due, due_of_countdown, due_of_eta
 from celery_delayq.model.lookup import StatusCode, to_bytes
+from celery_delayq.model.names import check_name
 from celery_delayq.model.scheduled import OUTCOMES, Bulk, Outcome, moment
+from celery_delayq.schedule.update import changes_of, editor_of
 from celery_delayq.store.dead_letters import Replay, ReplayedInPlace, read_codes
 from celery_delayq.store.paging import queues_of
 from celery_delayq.store.scripting.calls import Call
@@ -229,9 +231,13 @@ class DeadLetters:
         *,
         args: Sequence[Any] | None = None,
         kwargs: Mapping[str, Any] | None = None,
+        priority: int | None = None,
+        expires: float | datetime | str | bool | None = None,
+        headers: Mapping[str, Any] | None = None,
         queue: str | None = None,
         eta: datetime | str | None = None,
         countdown: float | None = None,
+        unpickle: bool = False,
     ) -> Outcome:
         """Run the task of a dead letter again, with all its attempts, and delete the dead letter.
 
@@ -242,8 +248,11 @@ class DeadLetters:
         ----------
         dead_letter : DeadLetter | str
             A dead letter or its id.
-        args, kwargs, queue
-            New values for the task and its retries.
+        args, kwargs, priority, expires, headers, unpickle
+            Changes of its message, as in :meth:`~celery_delayq.DelayQ.update`. Its unique key and
+            its limit follow the new arguments.
+        queue : str | None
+            Another queue for the task and its retries.
         eta, countdown
             When the task is due; without either it runs at once.
 
@@ -252,14 +261,18 @@ class DeadLetters:
         Outcome
             ``DONE``; ``UNKNOWN`` if the dead letter does not exist any more; ``CHANGED`` if another
             dead letter has its id now; ``CONFLICT`` if another task has its unique key;
-            ``UNREADABLE`` if it is no task message.
+            ``UNREADABLE`` if it is no task message, or its arguments cannot be decoded here.
 
         Raises
         ------
         ConfigError
-            The arguments have a wrong type, or are not JSON.
+            A change has a wrong type or cannot be encoded, or the task does not take the arguments.
+        InvalidUnique, InvalidLimit
+            The unique key or the key of the limit cannot be computed from the new arguments.
         InvalidFilter, InvalidETA
             *queue* is not a valid name; *eta* or *countdown* is not a time, or both are given.
+        InvalidOption
+            *priority* or *expires* is invalid.
         NoQueue, QueueFull, InvalidOption
             RabbitMQ refuses the message; the dead letter stays.
         """
@@ -268,7 +281,15 @@ class DeadLetters:
             return Outcome.UNKNOWN
         due = due_of(eta, countdown)
         warn_of_naive_eta(self._session.app, eta)
-        changes = ReplayChanges(args, kwargs, queue).check()
+        changes = self._changes(
+            queue,
+            args=args,
+            kwargs=kwargs,
+            priority=priority,
+            expires=expires,
+            headers=headers,
+            unpickle=unpickle,
+        )
         change = self._replay_change(found.queue, [found], changes, [due], uuid4().hex)
         return self._make_change(found.queue, change)
 
@@ -279,6 +300,10 @@ class DeadLetters:
         rate: float | None = None,
         args: Sequence[Any] | None = None,
         kwargs: Mapping[str, Any] | None = None,
+        priority: int | None = None,
+        expires: float | datetime | str | bool | None = None,
+        headers: Mapping[str, Any] | None = None,
+        unpickle: bool = False,
         queue: str | None = None,
         dry_run: bool = False,
         everything: bool = False,
@@ -291,8 +316,8 @@ class DeadLetters:
         rate : float | None
             Tasks per second, 0.001 to 1,000,000: the tasks are scheduled with that distance, and
             this call does not wait for them. None: all tasks run at once.
-        args, kwargs, queue
-            New values for the tasks, as for :meth:`replay`.
+        args, kwargs, priority, expires, headers, unpickle, queue
+            Changes of the messages, as for :meth:`replay`.
         dry_run : bool
             Only count the dead letters.
         everything : bool
@@ -303,14 +328,22 @@ class DeadLetters:
         Raises
         ------
         ConfigError
-            *rate* is not in its range, the arguments are no JSON, or the filter matches everything
-            and *everything* is not set.
+            *rate* is not in its range, a change is wrong as for :meth:`replay`, or the filter
+            matches everything and *everything* is not set.
         InvalidFilter
             The filter has a wrong type, or *queue* is not a valid name.
         """
         if rate is not None and not is_finite(rate, 0.001, 1e6):
             raise ConfigError(f"rate={rate!r}: expected dead letters a second, 0.001 to 1,000,000")
-        changes = ReplayChanges(args, kwargs, queue).check()
+        changes = self._changes(
+            queue,
+            args=args,
+            kwargs=kwargs,
+            priority=priority,
+            expires=expires,
+            headers=headers,
+            unpickle=unpickle,
+        )
         start, run = self._session.now_ms(), uuid4().hex
 
         def change(name: str, dead_letters: Sequence[DeadLetter], before: int) -> Any:
@@ -324,6 +357,13 @@ class DeadLetters:
         return self._change_all(
             filter, change, dry_run, everything, progress, replay_in_place=plain
         )
+
+    def _changes(self, queue: str | None, **given: Any) -> ReplayChanges:
+        """Return the changes of a replay; raises the errors of :meth:`replay`."""
+        check_name("queue", queue)
+        app = self._session.app
+        changes = changes_of(app, **given)
+        return ReplayChanges(None if changes.is_empty else editor_of(app, changes), queue)
 
     def _replay_change(
         self,

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from base64 import b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import datetime, timezone
 from typing import Any, NamedTuple
 
-from celery.app.amqp import AMQP
-from celery.utils.saferepr import saferepr
 from celery.utils.time import maybe_make_aware
 
-from celery_delayq.errors import ConfigError, RecordError
+from celery_delayq.errors import RecordError
 from celery_delayq.model import envelope
+from celery_delayq.model.changes import MessageEditor
 from celery_delayq.model.dead_letter import DeadLetter
 from celery_delayq.model.envelope import PROPERTY, Due, Entry, entry_id, is_task, unique_key
-from celery_delayq.model.names import check_name
-from celery_delayq.model.payload import body_of
 from celery_delayq.model.task_options import check_own
 from celery_delayq.store.keys import Layout
-from celery_delayq.utils import message_json
 
 #: Our data in a message that do not hold for a new run of its task.
 _FIRST_RUN_FIELDS = frozenset(
@@ -28,35 +23,10 @@ _FIRST_RUN_FIELDS = frozenset(
 
 
 class ReplayChanges(NamedTuple):
-    """New arguments and a new queue for a replay; None for no change."""
+    """Changes of the messages of a replay, and another queue for them; None for no change."""
 
-    args: Sequence[Any] | None = None
-    kwargs: Mapping[str, Any] | None = None
+    editor: MessageEditor | None = None
     queue: str | None = None
-
-    def check(self) -> ReplayChanges:
-        """Check the changes, and return them.
-
-        Raises
-        ------
-        InvalidFilter
-            *queue* is no valid name.
-        ConfigError
-            *args* is no list, *kwargs* no mapping by names, or one of them no JSON.
-        """
-        check_name("queue", self.queue)
-        args, kwargs = self.args, self.kwargs
-        if args is not None and not isinstance(args, (list, tuple)):
-            raise ConfigError(f"args={args!r}: expected a list of arguments")
-        if kwargs is not None and not (
-            isinstance(kwargs, Mapping) and all(isinstance(name, str) for name in kwargs)
-        ):
-            raise ConfigError(f"kwargs={kwargs!r}: expected arguments by name")
-        try:
-            message_json.encode([args, dict(kwargs or {})])
-        except (TypeError, ValueError) as exc:
-            raise ConfigError(f"args={args!r}, kwargs={kwargs!r}: expected JSON, {exc}") from exc
-        return self
 
 
 #: Separates the name of a retry budget from that of the replay.
@@ -97,7 +67,9 @@ def replay_message(
     Raises
     ------
     RecordError
-        The dead letter is no message of a task, or its arguments cannot be changed.
+        The dead letter is no message of a task, or its arguments cannot be decoded here.
+    Exception
+        The other errors of :meth:`MessageEditor.edit`.
     """
     if changes.queue is None and dead_letter.was_unbound:
         raise RecordError("it never had a queue; it needs one")
@@ -105,6 +77,8 @@ def replay_message(
     envelope.check_envelope(message)
     if message is None or not is_task(message):
         raise RecordError("the dead letter is no message of a task (protocol 2)")
+    if changes.editor is not None:
+        message = changes.editor.edit(message)
     headers, properties = dict(message["headers"]), dict(message["properties"])
     headers["retries"] = 0
     headers["eta"] = None
@@ -115,8 +89,6 @@ def replay_message(
     own["message_id"] = properties["delivery_tag"] = message_id
     properties[PROPERTY] = own
     new = {**message, "headers": headers, "properties": properties}
-    if changes.args is not None or changes.kwargs is not None:
-        _change_arguments(new, changes)
     if changes.queue is not None:
         # Retries go to the queue of ``delivery_info``.
         properties["delivery_info"] = {"exchange": "", "routing_key": changes.queue}
@@ -148,31 +120,3 @@ def _has_passed(expires: Any) -> bool:
         return at <= datetime.now(timezone.utc)
     except ValueError:
         return False
-
-
-def _change_arguments(message: dict[str, Any], changes: ReplayChanges) -> None:
-    if message.get("content-type") != "application/json":
-        raise RecordError(
-            f"its arguments are {message.get('content-type')!r}; only JSON can be changed"
-        )
-    try:
-        old_args, old_kwargs, embedded = body_of(message)
-    except Exception as exc:
-        if changes.args is None or changes.kwargs is None:
-            raise RecordError(f"its arguments cannot be read: {exc}") from exc
-        old_args, old_kwargs, embedded = (), {}, {}
-    args = old_args if changes.args is None else list(changes.args)
-    kwargs = old_kwargs if changes.kwargs is None else dict(changes.kwargs)
-    body = message_json.encode([args, kwargs, embedded])
-    if message["properties"].get("body_encoding") == "base64":
-        body = b64encode(body)
-    message["body"] = body.decode()
-    message["headers"].pop("compression", None)
-    headers = message["headers"]
-    for name, before, now in (
-        ("argsrepr", tuple(old_args), tuple(args)),
-        ("kwargsrepr", old_kwargs, kwargs),
-    ):
-        # A text of the task's own may hide secrets, so "…" replaces it.
-        usual = headers.get(name) == saferepr(before, AMQP.argsrepr_maxsize)
-        headers[name] = saferepr(now, AMQP.argsrepr_maxsize) if usual else "…"

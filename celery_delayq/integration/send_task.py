@@ -116,6 +116,12 @@ def find_by_former_name(_owner: type, missing: Callable[..., Any]) -> Callable[.
     return find
 
 
+def task_of(app: Any, name: str) -> Any:
+    """Return a task by its name; None if the app does not know it. See :func:`register`."""
+    register(app, name)
+    return app._tasks.get(name)
+
+
 def skip_subscription(_backend: Any, on_task_call: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap ``on_task_call`` of a result backend, for clients for asyncio: do not subscribe.
 

@@ -165,6 +165,18 @@ class ListedEntry(NamedTuple):
         return self.due_ms if self.was_due is None else self.was_due
 
 
+class Swap(NamedTuple):
+    """A change of one entry: its :class:`Name`, its record as it was read, and its new record.
+
+    *if_due* is the due time (ms) that it must have; None for any.
+    """
+
+    name: str
+    before: bytes
+    after: bytes
+    if_due: int | None = None
+
+
 class FoundPage(NamedTuple):
     """A page of the schedule of one queue; the next page begins behind *end*.
 

@@ -42,7 +42,7 @@ _MIN_MS = -62_135_596_800_000
 
 
 class Outcome(str, Enum):
-    """Result of a cancel, move, run or replay; true only for ``DONE``.
+    """Result of a cancel, move, run, update or replay; true only for ``DONE``.
 
     Attributes
     ----------
@@ -53,11 +53,12 @@ class Outcome(str, Enum):
     RUNNING
         A worker has the task, which runs or is about to run.
     CHANGED
-        The task is due at another time than ``if_eta``; nothing was changed.
+        The task is due at another time than ``if_eta``, or others keep changing it; nothing was
+        changed.
     PAST
         The new time has passed; nothing was changed. Only ``reschedule_all`` counts this outcome.
     CONFLICT
-        Another task has the unique key; nothing was changed.
+        Another task has the unique key, or the new one; nothing was changed.
     UNREADABLE
         The dead letter is no message of a task and cannot be replayed; nothing was changed.
     REFUSED

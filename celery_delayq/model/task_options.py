@@ -42,6 +42,15 @@ _LIMIT = re.compile(r"[\w.~/%-]{1,200}:[\w.~/%-]{0,200}( [0-9]{1,15})?", re.ASCI
 #: Headers by which workers and result backends know a task.
 TASK_HEADERS = ("id", "shadow", "root_id", "parent_id", "group")
 
+#: Headers that Celery sets in each message.
+CELERY_HEADERS = frozenset(
+    {
+        *("argsrepr", "eta", "expires", "group", "group_index", "id", "ignore_result"),
+        *("kwargsrepr", "lang", "origin", "parent_id", "replaced_task_nesting", "retries"),
+        *("root_id", "shadow", "stamped_headers", "stamps", "task", "timelimit"),
+    }
+)
+
 #: Options of a task that change its messages.
 _MESSAGE_OPTIONS = frozenset({*OPTIONS, LIMIT_OPTION})
 

@@ -19,6 +19,7 @@ from celery_delayq.errors import ConfigError, InvalidSchedule, RecordError
 from celery_delayq.model import retry_options, unique
 from celery_delayq.model.names import OWN_KEY_TEXT, is_own_key
 from celery_delayq.model.retry_policy import MAX_WAIT_SECONDS
+from celery_delayq.model.task_options import CELERY_HEADERS
 from celery_delayq.periodic.schedules import Rule, clocked, rule_of
 from celery_delayq.periodic.serialization import dumps_form, loads_form
 from celery_delayq.periodic.wall_clock import datetime_of_ms, ms_of_datetime, ms_of_wall_time
@@ -48,16 +49,6 @@ _KNOWN_OPTIONS = (
     *("exchange", "expires", "headers", "priority", "queue", "routing_key", "serializer"),
     *("soft_time_limit", "time_limit", *unique.OPTIONS, *retry_options.OPTIONS),
 )
-
-#: Headers that Celery sets in each message.
-_RESERVED_HEADERS = frozenset(
-    {
-        *("argsrepr", "eta", "expires", "group", "group_index", "id", "ignore_result"),
-        *("kwargsrepr", "lang", "origin", "parent_id", "replaced_task_nesting", "retries"),
-        *("root_id", "shadow", "stamped_headers", "stamps", "task", "timelimit"),
-    }
-)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Definition:
@@ -181,7 +172,7 @@ class Definition:
             if value is not None and not is_valid(value):
                 raise ConfigError(f"{name}={value!r}: expected {expected}")
         headers = self.options.get("headers") or {}
-        if taken := sorted(_RESERVED_HEADERS & headers.keys()):
+        if taken := sorted(CELERY_HEADERS & headers.keys()):
             raise ConfigError(
                 f"headers={dict(headers)!r}: expected other names than {', '.join(taken)}, of "
                 "which Celery tells workers what they need"

@@ -23,6 +23,7 @@ from celery_delayq.model.lookup import (
     ReadyAction,
     Revoked,
     StatusCode,
+    Swap,
     score_of,
     to_bytes,
     to_text,
@@ -33,7 +34,7 @@ from celery_delayq.store.scan import ScanStore, Stretch, answered
 from celery_delayq.store.scripting.calls import Steps, due_argument
 from celery_delayq.store.scripting.runner import ScriptRunner, StorePart, ran
 from celery_delayq.utils import foreign
-from celery_delayq.utils.portions import batches
+from celery_delayq.utils.portions import batches, portions
 
 #: Most ids of one script call, and most messages that the call looks at. Many messages with one id
 #: take several calls.
@@ -241,6 +242,31 @@ class ControlStore(StorePart):
         return self._in_parts("control/run_now", queue, token, args, items, layout=layout)
 
     run_now = ran(run_now_steps)
+
+    def swap_steps(
+        self, queue: str, swaps: Sequence[Swap], token: str | None = None
+    ) -> Steps[list[StatusCode]]:
+        """Swap the records of entries, each only if it is as it was read. *token* as in
+        :meth:`cancel_steps`.
+
+        Return the outcome of each: ``"c"`` for another record or due time, ``"k"`` if another
+        message has the new unique key, ``"x"`` if the new record is that of another message.
+        """
+        token = token or uuid4().hex
+        codes: list[StatusCode] = []
+        parts = portions(swaps, ID_BATCH, lambda each: len(each.before) + len(each.after))
+        for number, part in enumerate(parts):
+            flat = [
+                value
+                for name, before, after, if_due in part
+                for value in (to_bytes(name), before, after, _optional(if_due))
+            ]
+            args = [queue, self._keys.wake, *flat]
+            reply = yield self._new_call("control/swap", queue, args, answer=f"{token}-{number}")
+            codes += cast("list[StatusCode]", list(reply.decode()))
+        return codes
+
+    swap = ran(swap_steps)
 
     def _in_parts(
         self,

@@ -286,7 +286,8 @@ def test_dead_letters_are_read_replayed_and_purged(scene: Scene) -> None:
     assert found is not None
     assert (found.task, found.args) == ("shop.work", ["b"])
     assert dead_letters.purge(found) is Outcome.DONE
-    assert dead_letters.replay("c", args=["changed"]) is Outcome.DONE
+    changes: dict[str, Any] = {"args": ["changed"], "headers": {"tenant": "a"}, "expires": 3600}
+    assert dead_letters.replay("c", **changes) is Outcome.DONE
     everything = DeadFilter(task="shop.work")
     assert dead_letters.replay_all(everything, dry_run=True).done == 2
     assert dead_letters.replay_all(everything).done == 2
@@ -294,6 +295,9 @@ def test_dead_letters_are_read_replayed_and_purged(scene: Scene) -> None:
     replayed = scene.receive(3)
     arguments = {message.headers["id"]: message.payload[0] for message in replayed}
     assert arguments == {"c": ["changed"], "a": ["a"], "d": ["d"]}
+    [changed] = [each for each in replayed if each.headers["id"] == "c"]
+    assert changed.headers["tenant"] == "a"
+    assert changed.headers["expires"] is not None
     for message in replayed:
         message.reject()
     assert dead_letters.purge_all(DeadFilter(), everything=True).done == 3
@@ -321,6 +325,7 @@ def _send_limited(scene: Scene) -> None:
 CALLS: dict[str, Callable[[Scene], Any]] = {
     "list": lambda scene: scene.delayq.count(),
     "cancel": lambda scene: scene.delayq.cancel("a"),
+    "update": lambda scene: scene.delayq.update("a", priority=3),
     "reschedule": lambda scene: scene.delayq.reschedule("a", countdown=1),
     "unique": lambda scene: scene.send("a", unique_key="k", on_conflict="error"),
     "limit": _send_limited,

@@ -138,6 +138,7 @@ CALLS: dict[str, Case] = {
     "schedule_many": Case(
         lambda told: told.counts == {"scheduled": ALL}, (ITEMS,), {"task": "shop.mail"}
     ),
+    "update": Case(is_done, (f"far{LAST}",), {"args": [2], "priority": 3}),
     "why": Case(lambda found: found.queue == NAMES[-1], (f"far{LAST}",)),
     "stats": Case(lambda told: (told.scheduled, told.dead) == (ALL, ALL)),
 }
@@ -171,7 +172,7 @@ LIMITS: dict[str, Case] = {
 #: Names that need no broker, and objects whose calls have rows of their own.
 QUIET = {
     *("add_context_provider", "admin", "app", "close", "context", "current_context", "init_app"),
-    *("of", "limits", "periodic", "revocation", "runs", "schedule", "transfer", "connect"),
+    *("of", "limits", "periodic", "revocation", "runs", "schedule", "transfer", "connect", "updates"),
 }
 #: Calls that have a test of their own below.
 OWN = {"apply_async", "has_store", "result", "store"}
@@ -231,7 +232,7 @@ def test_calls_of_asyncio_that_change_nothing_and_a_few_that_do(
                 *("compat", "why", "pause", "resume", "paused"),
                 *("reschedule", "replay", "purge", "cancel_ids"),
                 *("schedule_many", "purge_all", "archive_dead", "cancel_all", "cancel_canvas"),
-                *("replay_all", "reschedule_all", "run_all_now", "run_now", "stats", "cancel"),
+                *("replay_all", "reschedule_all", "run_all_now", "run_now", "stats", "update", "cancel"),
             ]
             assert {*reading} == {*CALLS}
             for name in reading[: reading.index("paused") + 1]:
@@ -300,6 +301,7 @@ COMMANDS: dict[str, tuple[str, int, str]] = {
     "stats": ("", 0, NAMES[-1]),
     "timeline": (f"run{LAST}", 0, "SUCCESS"),
     "topology": ("", 1, "RabbitMQ"),
+    "update": (f"far{LAST} --args [2]", 0, "updated"),
     "why": (f"far{LAST}", 0, NAMES[-1]),
 }
 

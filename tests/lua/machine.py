@@ -86,8 +86,9 @@ class LeaseMachine(RuleBasedStateMachine):
         skip: int = 0,
         policy: str = "",
         labelled: bool = True,
+        message_id: str = "",
     ) -> Entry:
-        message_id, message = f"n{self.next()}", self.new_message()
+        message_id, message = message_id or f"n{self.next()}", self.new_message()
         if labelled:
             label = f"{quote(id)} {message_id} {skip} {unique}".encode()
             own = b'"label": "%b", "task": "%b"' % (label, task_field(task).encode())

@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from celery_delayq.model.delivery import split_leased
 from celery_delayq.model.envelope import Due, Entry, Record, task_field
-from celery_delayq.model.lookup import PAUSED_OFFSET_MS
+from celery_delayq.model.lookup import PAUSED_OFFSET_MS, Swap
 from celery_delayq.store.dead_letters import Replay, read_codes
 from celery_delayq.store.keys import Keys
 from celery_delayq.store.leases import AcquireReply
@@ -335,6 +335,34 @@ class LimitMachine(RuleBasedStateMachine):
         marked = [each for each in tracking.tracked(queue, "waiting") if each.value[:1] == b"!"]
         for name in self.store.keys.ready_lists(queue, DEFAULT):
             tracking.drop_cancelled(queue, name, {each.message: each for each in marked})
+
+    @rule(data=st.data(), queue=queues, lane=st.sampled_from(("", *LANES)))
+    def update(self, data: st.DataObject, queue: str, lane: str) -> None:
+        """Give an entry another lane, expiry, task or priority."""
+        records = self.client.hgetall(self.store.keys.queue(queue).entries)
+        if not records:
+            return
+        name, before = data.draw(st.sampled_from(sorted(records.items())))
+        label = Label.of(Record.unpack(before).message)
+        assert label is not None
+        sent = self.sent[label.message_id]._replace(
+            lane=lane,
+            expires=data.draw(st.sampled_from((0, 1, FAR))),
+            task=data.draw(st.sampled_from(TASKS)),
+        )
+        after = labelled(
+            label.id,
+            message_id=label.message_id,
+            lane=lane,
+            expires=sent.expires,
+            skip_after=label.skip,
+            task=sent.task,
+            priority=data.draw(st.sampled_from((0, 3, 9))),
+            unique=label.unique,
+        )
+        swap = Swap(name.decode(), before, after.data)
+        assert self.store.control.swap(queue, [swap]) == ["d"]
+        self.sent[label.message_id] = sent
 
     # -- limits
 

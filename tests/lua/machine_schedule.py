@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
 from celery_delayq.model.envelope import Due, Entry, Record
-from celery_delayq.model.lookup import Name
+from celery_delayq.model.lookup import Name, Swap
 from celery_delayq.model.publish_outcome import Put
 from celery_delayq.store import control
 from celery_delayq.store.schedule import Store
@@ -38,6 +38,8 @@ class ScheduleMachine(LeaseMachine):
         self.twice = repeating(self.store)
         #: All messages that were published through the schedule.
         self.puts: list[Entry] = []
+        #: Names and records that operators have read, since then perhaps changed by others.
+        self.read: list[tuple[str, bytes]] = []
         #: Whether stock workers have changed counted or tracked messages without a script.
         self.untold = False
 
@@ -219,6 +221,39 @@ class ScheduleMachine(LeaseMachine):
         scores = dict(self.client.zrange(self.store.keys.queue(QUEUE).due, 0, -1, withscores=True))
         dues = {name.decode(): int(score) for name, score in scores.items()}
         assert found == self.model.run_now(some, if_due, dues)
+
+    @precondition(lambda self: self.model.scheduled)
+    @rule()
+    def an_operator_reads_all(self) -> None:
+        found = self.client.hgetall(self.store.keys.queue(QUEUE).entries)
+        self.read += sorted((name.decode(), data) for name, data in found.items())
+
+    @precondition(lambda self: self.read)
+    @rule(data=st.data(), task=tasks, if_due=if_dues, repeat=st.booleans(), batch=batches)
+    def update(
+        self, data: st.DataObject, task: str, if_due: int | None, repeat: bool, batch: int
+    ) -> None:
+        """Swap records that were read now or before: others may have come first."""
+        some = data.draw(st.lists(st.sampled_from(self.read[::-1]), min_size=1, max_size=3))
+        swaps, expected = [], []
+        for name, before in some:
+            record = Record.unpack(before)
+            label = Label.of(record.message)
+            id, skip = name.partition("\0")[0], label.skip if label else 0
+            new = self.new_entry(
+                id,
+                0,
+                data.draw(steps),
+                task=task,
+                unique=data.draw(uniques),
+                skip=skip,
+                message_id=record.message_id,
+            )
+            swaps.append(Swap(name, before, new.data, if_due))
+            expected.append(self.model.swap(name, record, record_of(new), if_due))
+        with self.in_batches(batch):
+            assert self.store_for(repeat).control.swap(QUEUE, swaps) == expected
+        self.read += [(each.name, each.after) for each in swaps]
 
     @rule(data=st.data(), batch=batches)
     def find(self, data: st.DataObject, batch: int) -> None:

@@ -14,7 +14,7 @@ from redis.exceptions import ResponseError
 
 from celery_delayq.errors import StoreFull
 from celery_delayq.model.envelope import Due, Entry
-from celery_delayq.model.lookup import EntryCondition, to_text
+from celery_delayq.model.lookup import EntryCondition, Swap, to_text
 from celery_delayq.store.periodic import EntryTicks, EntryWrite
 from celery_delayq.store.repair import StockMessage
 from celery_delayq.store.scripting import scripts
@@ -263,6 +263,13 @@ CASES: dict[str, list[Callable[[Bench], object]]] = {
     "control/reschedule": [
         lambda s: s.put(labelled("a")),
         lambda s: s.control.reschedule(QUEUE, [("a", Due(FAR + 100), None)]),
+    ],
+    "control/swap": [
+        lambda s: s.put(labelled("a", unique="dk")),
+        lambda s: s.control.swap(
+            QUEUE,
+            [Swap("a", labelled("a", unique="dk").data, labelled("a", unique="dl", task="t").data)],
+        ),
     ],
     "control/pause": [lambda s: s.pause(task="t"), lambda s: s.pause()],
     "control/pause, to resume": [lambda s: s.pause(task="t"), lambda s: s.resume()],

@@ -12,6 +12,7 @@ from collections.abc import Callable
 import pytest
 
 from celery_delayq.model.envelope import Due, Record
+from celery_delayq.model.lookup import Swap
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.scripting import scripts
 from tests.lua.bench import FAR, QUEUE, Bench, Recording, labelled, large, retried
@@ -20,6 +21,7 @@ from tests.lua.bench import FAR, QUEUE, Bench, Recording, labelled, large, retri
 SIZE = 1_000_000
 
 LARGE = large(labelled("a"), SIZE)
+NEW = large(labelled("a", task="tasks.new"), SIZE)
 MESSAGE = Record.unpack(LARGE.data).message
 
 
@@ -67,6 +69,11 @@ TEXTS: dict[str, tuple[Callable[[Bench], object], Callable[[Bench], object], int
         lambda s: s.put(LARGE),
         lambda s: s.control.reschedule(QUEUE, [("a", Due(FAR + 1), None)]),
         1,
+    ),
+    "control/swap": (
+        lambda s: s.put(LARGE),
+        lambda s: s.control.swap(QUEUE, [Swap("a", LARGE.data, NEW.data)]),
+        3,
     ),
     "control/run_now": (lambda s: s.put(LARGE), lambda s: s.run_now("a"), 1),
     "deadletters/add": (

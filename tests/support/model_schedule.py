@@ -16,7 +16,16 @@ from celery_delayq.model.lookup import StatusCode
 from celery_delayq.model.publish_outcome import Put
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.leases import DeliveryCounts
-from tests.support.model_tracking import NOW, Label, Place, Plan, Scheduled, Tracked, Tracking
+from tests.support.model_tracking import (
+    NOW,
+    Label,
+    Place,
+    Plan,
+    Scheduled,
+    Tracked,
+    Tracking,
+    duplicate,
+)
 
 #: A due before this time has long passed (ms).
 PAST = 10**9
@@ -274,6 +283,43 @@ class ScheduleModel(Tracking):
         self.scheduled[name] = self.scheduled[name]._replace(due=due, paused_due=False)
         self._look_at(due)
         return "d"
+
+    def swap(self, name: str, before: Record, after: Record, if_due: int | None) -> StatusCode:
+        """Swap the record of an entry that is as it was read."""
+        one = self.scheduled.get(name)
+        if one is None:
+            return self._state_of(name.partition("\0")[0], before.message_id)
+        if one.record != before or if_due not in (None, one.due):
+            return "c"
+        old, new = Label.of(before.message), Label.of(after.message)
+        key, old_key = (each and each.unique != "-" and each.key for each in (new, old))
+        if key and key != old_key and (owner := self.owners.get(key)):
+            if self.find_owner(owner, key):
+                return "k"
+        moves = one.paused_due and (before.task, before.priority) != (after.task, after.priority)
+        self.scheduled[name] = one._replace(record=after, paused_due=one.paused_due and not moves)
+        self.published.remove(before.message)
+        self.published.append(after.message)
+        if moves:
+            self._look_at(one.due)
+        if key != old_key:
+            former = self.owners.get(old_key or "")
+            is_own = former and old and former[:2] == old[:2]
+            self.release(old)
+            if key and new:
+                policy = "l" if is_own and former and former.since else "r"
+                self.take_key(new, policy, scheduled=True)
+        return "d"
+
+    def _state_of(self, id: str, message_id: str) -> StatusCode:
+        names = id, duplicate(id, message_id)
+        indexes: tuple[tuple[StatusCode, dict[str, Tracked]], ...]
+        indexes = ("w", self.waiting), ("r", self.running)
+        for code, index in indexes:
+            there = (index[name] for name in names if name in index)
+            if any(each.message_id == message_id and not each.dropped for each in there):
+                return code
+        return "u"
 
     def run_now(
         self, ids: Iterable[str], if_due: int | None, dues: Mapping[str, int]

@@ -308,6 +308,7 @@ ENTRIES = SelectedKind(
         Outcome.RUNNING: "a worker has it",
         Outcome.CHANGED: "it is due at another time, or others move it right now",
         Outcome.PAST: "it would have been due in the past; run-now runs it at once",
+        Outcome.CONFLICT: "another task has its new unique key",
         Outcome.UNKNOWN: "it has finished, has no ETA or never was",
     },
 )

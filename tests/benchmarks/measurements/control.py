@@ -9,7 +9,8 @@ import random
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import count
 from typing import Any
 
 from celery_delayq import DelayQ
@@ -43,6 +44,7 @@ ROWS = {
     "get": _row("get", "get, p99", _steady(2)),
     "cancel": _row("cancel", "cancel, p99", _steady(2)),
     "reschedule": _row("reschedule", "reschedule, p99", _steady(2)),
+    "update": _row("update", "update, p99", _steady(2)),
     "run_now": _row("run-now", "run_now, p99", _steady(2)),
     "list": _row("list", "a page of 100, p99", at_most(10, "ms")),
     "list_task": _row("list-task", "a page of 100 of one task, p99", at_most(10, "ms")),
@@ -54,6 +56,18 @@ SLOW = Row(
     "calls",
     Better.LOWER,
     at_most(0),
+)
+#: Most of p99 of `reschedule` that p99 of `update` may be, at the large size.
+UPDATE_RATIO = 1.5
+UPDATE = Row(
+    "control-update-beside",
+    "p99 with {1:,} entries: reschedule | update",
+    "ms",
+    Better.LOWER,
+    Target(
+        f"ratio ≤ {UPDATE_RATIO:g}", lambda f: f.ratio is not None and f.ratio <= UPDATE_RATIO
+    ),
+    2,
 )
 MEMORY = Row(
     "control-memory",
@@ -71,6 +85,8 @@ class Filled:
     delayq: DelayQ
     ids: list[str]
     bytes_each: float
+    #: Numbers that are no orders yet, so that each update changes the unique key.
+    _orders: Iterator[int] = field(default_factory=lambda: count(9_000_000))
 
     def calls(self) -> dict[str, Callable[[str], object]]:
         """The measured call of each row."""
@@ -81,6 +97,7 @@ class Filled:
             "list": lambda _: next(pages),
             "list_task": lambda _: self.delayq.list(task=TASK),
             "count_task": lambda _: self.delayq.count(task=TASK),
+            "update": lambda id: self.delayq.update(id, args=[next(self._orders), "x" * 500]),
             "run_now": self.delayq.run_now,
             "cancel": self.delayq.cancel,
         }
@@ -149,6 +166,7 @@ def control(bench: Bench) -> Iterator[Figure]:
         client.config_set("slowlog-log-slower-than", 10_000)
         client.slowlog_reset()
         calls = [each.calls() for each in filled]
+        large: dict[str, list[float]] = {}
         for name, row in ROWS.items():
             seen: list[list[float]] = [[], []]
             for number in range(ROUNDS):
@@ -159,6 +177,8 @@ def control(bench: Bench) -> Iterator[Figure]:
                     start = number * CALLS + (len(ids) // 2 if name == "cancel" else 0)
                     seen[place].append(_p99(calls[place][name], ids[start : start + CALLS]))
             yield row.titled(*sizes).figure(seen[0], seen[1])
+            large[name] = seen[1]
+        yield UPDATE.titled(*sizes).figure(large["reschedule"], large["update"])
         slow = client.slowlog_get(128)
         yield SLOW.titled(*sizes).figure([0], [len(slow)], {"slow": [str(one) for one in slow]})
         few, many = (each.bytes_each for each in filled)

@@ -55,6 +55,7 @@ COSTS = {
     "promote": large_row("promote", "promote, CPU of Redis", "µs/entry", _steady()),
     "get": large_row("get", "get, CPU of Redis", "µs/entry", _steady()),
     "reschedule": large_row("reschedule", "reschedule, CPU of Redis", "µs/entry", _steady()),
+    "update": large_row("update", "update, CPU of Redis", "µs/entry", _steady()),
     "cancel": large_row("cancel", "cancel, CPU of Redis", "µs/entry", _steady()),
     "reschedule_all": large_row("reschedule-all", "reschedule_all, CPU of Redis", "µs/entry", None),
     "run_all_now": large_row("run-all-now", "run_all_now, CPU of Redis", "µs/entry", None),
@@ -154,6 +155,11 @@ class Filled:
         return sum(
             bool(self.delayq.reschedule(id, countdown=some_day())) for id in self.ids[:CALLS]
         )
+
+    def _update(self) -> int:
+        changes = ({"args": [n, "y" * 200]} for n in range(CALLS))
+        ids = self.ids[:CALLS]
+        return sum(bool(self.delayq.update(id, **each)) for id, each in zip(ids, changes, strict=True))
 
     def _cancel(self) -> int:
         return sum(bool(self.delayq.cancel(id)) for id in self._next_ids())

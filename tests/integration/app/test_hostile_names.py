@@ -75,6 +75,7 @@ CALLS: dict[str, Callable[[DelayQ, Any, str], Any]] = {
     "cancel_ids": lambda delayq, _, name: delayq.cancel_ids([name]),
     "cancel_all": lambda delayq, _, name: delayq.cancel_all(Filter(task=name)),
     "cancel_canvas": lambda delayq, _, name: delayq.cancel_canvas(root_id=name),
+    "update": lambda delayq, _, name: delayq.update(name, priority=3),
     "reschedule": lambda delayq, _, name: delayq.reschedule(name, countdown=5),
     "run_now": lambda delayq, _, name: delayq.run_now(name),
     "pause, queue": lambda delayq, _, name: delayq.pause(queue=name),

@@ -156,6 +156,8 @@ OPERATIONS: dict[str, Operation] = {
         schedule, lambda q, _: q.reschedule_all(ADDS, eta=ETA + timedelta(hours=1))
     ),
     "reschedule_all, by": Operation(schedule, lambda q, _: q.reschedule_all(ADDS, by=-60)),
+    "update": Operation(schedule, lambda q, _: q.update("id-0", args=[4, 5], priority=3)),
+    "update, one id of many": Operation(same_id, lambda q, _: q.update("same", headers={"a": 1})),
     "run_now": Operation(schedule, lambda q, _: q.run_now("id-2")),
     "run_all_now": Operation(schedule, lambda q, _: q.run_all_now(ADDS)),
     "pause, queue": Operation(schedule, lambda q, _: q.pause(queue="celery")),

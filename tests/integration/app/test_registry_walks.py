@@ -88,6 +88,7 @@ CALLS: dict[str, Callable[[DelayQ], Any]] = {
     "reschedule by": lambda delayq: delayq.reschedule("e1", by=60),
     "reschedule_all": lambda delayq: delayq.reschedule_all(SOME, by=60),
     "run_now": lambda delayq: delayq.run_now("e1"),
+    "update": lambda delayq: delayq.update("e1", priority=3),
     "run_all_now": lambda delayq: delayq.run_all_now(SOME),
     "revoke": lambda delayq: delayq.revocation.revoke(["e1", "none"]),
     "revoke_by_stamps": lambda delayq: delayq.revocation.revoke_by_stamps({"a": "b"}),

@@ -59,14 +59,16 @@ def test_one_is_replayed_with_other_arguments_later_elsewhere(
 ) -> None:
     ran = cli(
         "dead", "replay", "nine", "--args", '["a", 1]', "--kwargs", '{"n": null}',
-        "--to-queue", "slow", "--countdown", "1h30m",
+        "--to-queue", "slow", "--countdown", "1h30m", "--priority", "3", "--header", "tenant=a",
     )  # fmt: skip
 
     assert ran.code == 0
-    assert ran.out == ("replayed with other arguments to queue slow to run 1h 30m from now  nine\n")
+    what = "with other arguments, priority, headers to queue slow to run 1h 30m from now"
+    assert ran.out == f"replayed {what}  nine\n"
     assert "There is no queue slow" in ran.err
     [entry] = delayq.entries()
     assert (entry.queue, entry.args, entry.kwargs) == ("slow", ["a", 1], {"n": None})
+    assert (entry.priority, entry.headers["tenant"]) == (3, "a")
     away = entry.due - datetime.now(timezone.utc)
     assert timedelta(minutes=85) < away < timedelta(minutes=95)
     assert [each["headers"]["id"] for each in scheduled(delayq_redis.client, "slow")] == ["nine"]

@@ -96,6 +96,7 @@ CHANGES: dict[str, Callable[[], Change]] = {
     "to one time": each(countdown=7300),
     "soon": each(countdown=60),
     "to now": lambda: lambda delayq, id: delayq.run_now(id),
+    "updated": lambda: lambda delayq, id: delayq.update(id, args=[1], priority=9),
     "cancelled": lambda: lambda delayq, id: delayq.cancel(id),
     "sent again": lambda: send_again,
     "all by an hour": once(lambda delayq: [delayq.reschedule(id, by=3600) for id in IDS]),
@@ -200,12 +201,14 @@ ONE = {
         "cancel_ids",
         "reschedule",
         "run_now",
+        "update",
         "schedule_many",
         "pause",
     ),
     *("resume", "paused", "replay", "purge", "import_from", "import_dead", "stats", "context"),
     *("current_context", "add_context_provider", "close", "init_app", "of", "app", "store"),
     *("has_store", "schedule", "runs", "transfer", "admin", "revocation", "limits"),
+    "updates",
 }
 
 

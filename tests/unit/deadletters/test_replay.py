@@ -9,6 +9,7 @@ from celery import Celery
 
 from celery_delayq.deadletters.replay import ReplayChanges, replay_entry
 from celery_delayq.errors import RecordError
+from celery_delayq.model.changes import MessageChanges, MessageEditor
 from celery_delayq.model.dead_letter import DeadLetter, DeadLetterRecord
 from celery_delayq.model.envelope import Due, Record
 from celery_delayq.store.keys import Layout
@@ -57,9 +58,10 @@ def described(argsrepr: str | None) -> DeadLetter:
 def test_new_arguments_are_described_only_where_the_old_ones_were(
     before: str | None, after: str
 ) -> None:
-    entry = replay_entry(
-        described(before), Layout(), Due(0), ReplayChanges(args=["bob"]), MESSAGE_ID, RUN
-    )
+    with Celery("shop", set_as_current=False) as app:
+        editor = MessageEditor(app, MessageChanges(args=["bob"]), lambda _: None)
+        changes = ReplayChanges(editor)
+        entry = replay_entry(described(before), Layout(), Due(0), changes, MESSAGE_ID, RUN)
 
     headers = json.loads(Record.unpack(entry.data).message)["headers"]
     assert (headers["argsrepr"], headers["kwargsrepr"]) == (after, "{'by': 1}")

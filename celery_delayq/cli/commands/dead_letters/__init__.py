@@ -110,8 +110,11 @@ def show(delayq: DelayQ, id: str, queue: str | None) -> bool:
 
 @command(group=dead)
 @with_dead_letter_selection
+@options.with_changes
 @with_replay_options
-def replay(delayq: DelayQ, selection: options.Selection, how: ReplayOptions) -> bool:
+def replay(
+    delayq: DelayQ, selection: options.Selection, changes: dict[str, Any], how: ReplayOptions
+) -> bool:
     """Run dead letters again, with all their attempts.
 
     Give ids, or a filter: then the number of selected dead letters is shown, and you are asked.
@@ -127,7 +130,7 @@ def replay(delayq: DelayQ, selection: options.Selection, how: ReplayOptions) -> 
       celery -A shop delayq dead replay --all --to-queue slow
     """
     how.check(ids=bool(selection.ids))
-    action = _replaying(delayq, how)
+    action = _replaying(delayq, changes, how)
     hint = "" if how.to_queue else "; --queue is where it is, --to-queue where it goes"
     return apply(delayq, changed(action, kind=_in_queue(selection, hint)), selection)
 
@@ -252,11 +255,13 @@ def _by_id(delayq: DelayQ, change: Callable[[DeadLetter], Outcome]) -> Callable[
     return one
 
 
-def _replaying(delayq: DelayQ, how: ReplayOptions) -> Action:
+def _replaying(delayq: DelayQ, changes: Mapping[str, Any], how: ReplayOptions) -> Action:
     """Return the action for a replay (click.UsageError if the ETA has passed)."""
     parts = []
-    if how.args is not None or how.kwargs is not None:
-        parts.append("with other arguments")
+    if changes:
+        names = {"args": "arguments", "kwargs": "arguments", "expires": "expiry"}
+        shown = dict.fromkeys(names.get(each, each) for each in changes if each != "unpickle")
+        parts.append(f"with other {', '.join(shown)}")
     if how.to_queue is not None:
         parts.append(f"to queue {spelled(how.to_queue)}")
         screen.note_unknown_queue(delayq, how.to_queue, stderr=True)
@@ -266,7 +271,7 @@ def _replaying(delayq: DelayQ, how: ReplayOptions) -> Action:
         parts.append(f"to run {span(how.countdown)} from now")
     elif how.rate is not None:
         parts.append(f"at {how.rate:g} a second")
-    changes: Mapping[str, Any] = {"args": how.args, "kwargs": how.kwargs, "queue": how.to_queue}
+    changes = {**changes, "queue": how.to_queue}
     warned: set[str] = set()
 
     def note(tasks: Iterable[str]) -> None:

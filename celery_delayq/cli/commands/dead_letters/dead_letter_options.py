@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import click
 
 from celery_delayq.cli import complete
 from celery_delayq.cli.options import (
     DurationType,
-    JsonType,
     TimeType,
     argument,
     dry_run_option,
@@ -78,8 +77,6 @@ class ReplayOptions(NamedTuple):
 
     rate: float | None
     to_queue: str | None
-    args: list[Any] | None
-    kwargs: dict[str, Any] | None
     eta: str | None
     countdown: float | None
 
@@ -105,8 +102,6 @@ with_replay_options = options_as_one_value(
         shell_complete=complete.queues,
         help="To this queue instead of their own.",
     ),
-    option("--args", type=JsonType(list, "'[1, \"a\"]'"), help="With these arguments."),
-    option("--kwargs", type=JsonType(dict, "'{\"n\": 1}'"), help="With these keyword arguments."),
     option("--eta", type=TimeType(), help="Run at this time, as --died-from. For ids."),
     option(
         "--in",

@@ -101,8 +101,8 @@ DEAD_LETTERS = SelectedKind(
         Outcome.UNKNOWN: "there is no such dead letter, or no more",
         Outcome.CHANGED: "another dead letter has its id by now",
         Outcome.CONFLICT: "another task has its unique key",
-        Outcome.UNREADABLE: "it is no message of a task, its arguments are no JSON, or it never "
-        "had a queue (--to-queue)",
+        Outcome.UNREADABLE: "it is no message of a task, its arguments cannot be decoded here, or "
+        "it never had a queue (--to-queue)",
         Outcome.REFUSED: "RabbitMQ refused it: the log says why",
     },
 )

@@ -1,0 +1,263 @@
+"""Changes of task messages that wait: arguments, priority, expiry and headers. No I/O, no clock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from celery import Celery
+from celery.utils.saferepr import saferepr
+
+from celery_delayq.errors import (
+    ConfigError,
+    InvalidLimit,
+    InvalidOption,
+    InvalidUnique,
+    RecordError,
+)
+from celery_delayq.model import unique
+from celery_delayq.model.changes.body import Body
+from celery_delayq.model.compat.binding import TaskBinding, Verdict
+from celery_delayq.model.envelope import LIMIT_FIELD, PROPERTY, lane_in, own_of, unique_key
+from celery_delayq.model.limits.of_app import limits_of
+from celery_delayq.model.payload import READABLE_CONTENT_TYPES
+from celery_delayq.model.task_options import CELERY_HEADERS
+from celery_delayq.utils import message_json
+from celery_delayq.utils.numbers import is_integer
+
+#: Headers that belong to Celery's message, and to the encoding of its body.
+_RESERVED_HEADERS = CELERY_HEADERS | {"compression", "method"}
+
+#: Verdicts on arguments with which a task would fail.
+_REFUSED_VERDICTS = (Verdict.ARGUMENTS, Verdict.MODEL)
+
+
+class Expiry(NamedTuple):
+    """When a task expires: in ISO 8601, and in ms from the moment of the change."""
+
+    text: str
+    ms: int
+
+
+class MessageChanges(NamedTuple):
+    """Changes of one message; None for no change.
+
+    Attributes
+    ----------
+    args, kwargs : Sequence[Any] | None, Mapping[str, Any] | None
+        New arguments. They replace all positional, or all keyword arguments.
+    priority : int | None
+        New priority.
+    expires : Expiry | bool | None
+        New expiry; False for none.
+    headers : Mapping[str, Any] | None
+        Headers to set, by name. A header that is None is removed. Others stay.
+    unpickle : bool
+        Whether arguments are decoded that may run code of whoever wrote them.
+    """
+
+    args: Sequence[Any] | None = None
+    kwargs: Mapping[str, Any] | None = None
+    priority: int | None = None
+    expires: Expiry | bool | None = None
+    headers: Mapping[str, Any] | None = None
+    unpickle: bool = False
+
+    @property
+    def changes_arguments(self) -> bool:
+        """Whether arguments are changed."""
+        return self.args is not None or self.kwargs is not None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is changed."""
+        return self._replace(unpickle=False) == MessageChanges()
+
+    def check(self) -> MessageChanges:
+        """Check the changes, and return them.
+
+        Raises
+        ------
+        ConfigError
+            Arguments or headers have a wrong type or name, or a header is no JSON.
+        InvalidOption
+            The priority is not in its range.
+        """
+        args, kwargs, priority = self.args, self.kwargs, self.priority
+        if args is not None and not isinstance(args, (list, tuple)):
+            raise ConfigError(f"args={args!r}: expected a list of arguments")
+        if kwargs is not None and not _is_by_name(kwargs):
+            raise ConfigError(f"kwargs={kwargs!r}: expected arguments by name")
+        if priority is not None and not is_integer(priority, 0, 255):
+            raise InvalidOption(f"priority={priority!r}: expected a whole number, 0 to 9 on Redis")
+        if self.headers is not None:
+            self._check_headers(self.headers)
+        return self
+
+    def _check_headers(self, headers: Any) -> None:
+        if not _is_by_name(headers):
+            raise ConfigError(f"headers={headers!r}: expected headers by name")
+        if taken := sorted(_RESERVED_HEADERS & headers.keys()):
+            raise ConfigError(
+                f"headers={dict(headers)!r}: expected other names than {', '.join(taken)}, which "
+                "belong to Celery"
+            )
+        for name, value in headers.items():
+            try:
+                message_json.encode({name: value})
+            except (TypeError, ValueError, RecursionError) as exc:
+                raise ConfigError(f"headers[{name!r}]={value!r}: expected JSON, {exc}") from exc
+
+
+class MessageEditor:
+    """Makes changes of messages with the tasks of an app.
+
+    Parameters
+    ----------
+    app : Celery
+        The app, for its limits and settings.
+    changes : MessageChanges
+        Checked changes.
+    task_of : Callable[[str], Any]
+        Returns the task of a name; None if this app does not know the task. The task says which
+        arguments it takes, and which unique key follows from them.
+    """
+
+    def __init__(
+        self, app: Celery, changes: MessageChanges, task_of: Callable[[str], Any]
+    ) -> None:
+        self._app = app
+        self._changes = changes
+        self._task_of = task_of
+
+    def edit(self, message: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a changed copy of a task message of protocol 2.
+
+        Raises
+        ------
+        RecordError
+            The arguments of the message cannot be decoded here.
+        ConfigError
+            The task does not take the new arguments, or they cannot be encoded.
+        InvalidUnique, InvalidLimit
+            The unique key or the key of the limit cannot be computed from the new arguments.
+        """
+        headers, properties = dict(message["headers"]), dict(message["properties"])
+        changes = self._changes
+        if changes.priority is not None:
+            properties["priority"] = changes.priority
+        if isinstance(changes.expires, Expiry):
+            headers["expires"], ms = changes.expires
+            properties["expiration"] = str(max(0, ms))
+        elif changes.expires is False:
+            headers["expires"] = None
+            properties.pop("expiration", None)
+        for name, value in (changes.headers or {}).items():
+            if value is None:
+                headers.pop(name, None)
+            else:
+                headers[name] = value
+        edited = {**message, "headers": headers, "properties": properties}
+        return self._with_arguments(edited) if changes.changes_arguments else edited
+
+    def _with_arguments(self, message: dict[str, Any]) -> dict[str, Any]:
+        changes, headers = self._changes, message["headers"]
+        name = headers["task"]
+        task = self._task_of(name)
+        before = self._body_of(message)
+        args = before.args if changes.args is None else tuple(changes.args)
+        kwargs = before.kwargs if changes.kwargs is None else dict(changes.kwargs)
+        _check_arguments(name, task, args, kwargs)
+        if dump := getattr(task, "_dump_pydantic_arguments", None):
+            args, kwargs = dump(args, kwargs)  # models as dictionaries, as `apply_async` sends them
+        own = dict(own_of(message["properties"]))
+        _move_unique_key(own, name, task, before, args, kwargs)
+        self._move_to_lane(own, name, task, args, kwargs)
+        if own:
+            message["properties"][PROPERTY] = own
+        if changes.args is not None:
+            size = self._app.amqp.argsrepr_maxsize
+            self._describe(headers, "argsrepr", tuple(before.args), tuple(args), size)
+        if changes.kwargs is not None:
+            size = self._app.amqp.kwargsrepr_maxsize
+            self._describe(headers, "kwargsrepr", before.kwargs, kwargs, size)
+        return Body(args, kwargs, before.embedded).written_to(message)
+
+    def _body_of(self, message: Mapping[str, Any]) -> Body:
+        changes = self._changes
+        try:
+            return Body.of(message, unpickle=changes.unpickle)
+        except RecordError:
+            has_all = changes.args is not None and changes.kwargs is not None
+            if has_all and message.get("content-type") in READABLE_CONTENT_TYPES:
+                return Body((), {}, {})  # it is damaged: no worker could read what it has
+            raise
+
+    def _move_to_lane(
+        self, own: dict[str, Any], name: str, task: Any, args: Sequence[Any], kwargs: Any
+    ) -> None:
+        """Note the lane of the new arguments, for a message whose task has a limit."""
+        if LIMIT_FIELD not in own:
+            return
+        limited = limits_of(self._app).of(name, task)
+        if limited is not None:
+            own[LIMIT_FIELD] = limited.lane_of(args, kwargs)
+        elif task is None and lane_in(str(own[LIMIT_FIELD])).partition(":")[2]:
+            raise InvalidLimit(
+                f"{name}: it has a limit with a key, and this process does not know the task, so "
+                "the key of other arguments cannot be computed; use an app with the task"
+            )
+
+    def _describe(
+        self, headers: dict[str, Any], header: str, before: Any, after: Any, size: int
+    ) -> None:
+        """Set a header that shows the arguments to people."""
+        if header not in headers:
+            return
+        levels = getattr(self._app.conf, "task_repr_maxlevels", 3)
+        # The sender may have hidden secrets.
+        is_usual = headers[header] == saferepr(before, size, maxlevels=levels)
+        headers[header] = saferepr(after, size, maxlevels=levels) if is_usual else "…"
+
+
+def _check_arguments(name: str, task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Refuse arguments that a known task does not take, as ``apply_async`` does."""
+    if task is None or not task.typing:
+        return
+    bound = TaskBinding(task).bind(args, kwargs)
+    if bound.verdict in _REFUSED_VERDICTS:
+        raise ConfigError(
+            f"{name}: args={saferepr(tuple(args))}, kwargs={saferepr(dict(kwargs))}: "
+            f"{bound.verdict.value}: {bound.detail}"
+        )
+
+
+def _move_unique_key(
+    own: dict[str, Any], name: str, task: Any, before: Body, args: Sequence[Any], kwargs: Any
+) -> None:
+    """Note the unique key of the new arguments, if the key follows from the arguments.
+
+    A key that the call itself gave stays.
+    """
+    key = unique_key(own)
+    if not key:
+        return
+    if task is None:
+        raise InvalidUnique(
+            f"{name}: it has a unique key, and this process does not know the task, so the key of "
+            "other arguments cannot be computed; use an app with the task"
+        )
+    rule = unique.rule_of(name, task, unique.options_of(task, {}))
+    if rule is None:
+        return
+    try:
+        of_arguments = rule.key_of(before.args, before.kwargs)
+    except InvalidUnique:
+        return
+    if key[1:] == of_arguments[1:]:  # the scope may be that of the call
+        moved = key[0] + rule.key_of(args, kwargs)[1:]
+        own["unique"] = {"policy": "replace", **own.get("unique", {}), "key": moved}
+
+
+def _is_by_name(value: Any) -> bool:
+    return isinstance(value, Mapping) and all(isinstance(name, str) for name in value)
