@@ -60,7 +60,8 @@ class Outcome(str, Enum):
     CONFLICT
         Another task has the unique key, or the new one; nothing was changed.
     UNREADABLE
-        The dead letter is no message of a task and cannot be replayed; nothing was changed.
+        The dead letter is no message of a task, or its arguments cannot be changed; nothing was
+        changed.
     REFUSED
         RabbitMQ refused the message, for example because its queue was deleted; nothing was
         changed.

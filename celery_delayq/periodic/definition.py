@@ -50,6 +50,7 @@ _KNOWN_OPTIONS = (
     *("soft_time_limit", "time_limit", *unique.OPTIONS, *retry_options.OPTIONS),
 )
 
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Definition:
     """The task of a periodic entry, its schedule and its options.

@@ -172,7 +172,17 @@ LIMITS: dict[str, Case] = {
 #: Names that need no broker, and objects whose calls have rows of their own.
 QUIET = {
     *("add_context_provider", "admin", "app", "close", "context", "current_context", "init_app"),
-    *("of", "limits", "periodic", "revocation", "runs", "schedule", "transfer", "connect", "updates"),
+    *(
+        "of",
+        "limits",
+        "periodic",
+        "revocation",
+        "runs",
+        "schedule",
+        "transfer",
+        "connect",
+        "updates",
+    ),
 }
 #: Calls that have a test of their own below.
 OWN = {"apply_async", "has_store", "result", "store"}
@@ -232,7 +242,15 @@ def test_calls_of_asyncio_that_change_nothing_and_a_few_that_do(
                 *("compat", "why", "pause", "resume", "paused"),
                 *("reschedule", "replay", "purge", "cancel_ids"),
                 *("schedule_many", "purge_all", "archive_dead", "cancel_all", "cancel_canvas"),
-                *("replay_all", "reschedule_all", "run_all_now", "run_now", "stats", "update", "cancel"),
+                *(
+                    "replay_all",
+                    "reschedule_all",
+                    "run_all_now",
+                    "run_now",
+                    "stats",
+                    "update",
+                    "cancel",
+                ),
             ]
             assert {*reading} == {*CALLS}
             for name in reading[: reading.index("paused") + 1]:

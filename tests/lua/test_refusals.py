@@ -400,6 +400,7 @@ def test_a_repeat_changes_nothing_more_and_answers_are_kept_for_a_minute(
 
 #: Calls that store new data. A full server refuses them.
 GROWING = {
+    "control/swap",
     "deadletters/restore",
     "leases/use_retry_budget",
     "periodic/fire",

@@ -73,7 +73,7 @@ TEXTS: dict[str, tuple[Callable[[Bench], object], Callable[[Bench], object], int
     "control/swap": (
         lambda s: s.put(LARGE),
         lambda s: s.control.swap(QUEUE, [Swap("a", LARGE.data, NEW.data)]),
-        3,
+        2,
     ),
     "control/run_now": (lambda s: s.put(LARGE), lambda s: s.run_now("a"), 1),
     "deadletters/add": (

@@ -293,9 +293,9 @@ class ScheduleModel(Tracking):
             return "c"
         old, new = Label.of(before.message), Label.of(after.message)
         key, old_key = (each and each.unique != "-" and each.key for each in (new, old))
-        if key and key != old_key and (owner := self.owners.get(key)):
-            if self.find_owner(owner, key):
-                return "k"
+        owner = self.owners.get(key) if key and key != old_key else None
+        if owner and key and self.find_owner(owner, key):
+            return "k"
         moves = one.paused_due and (before.task, before.priority) != (after.task, after.priority)
         self.scheduled[name] = one._replace(record=after, paused_due=one.paused_due and not moves)
         self.published.remove(before.message)

@@ -123,9 +123,7 @@ class MessageEditor:
         arguments it takes, and which unique key follows from them.
     """
 
-    def __init__(
-        self, app: Celery, changes: MessageChanges, task_of: Callable[[str], Any]
-    ) -> None:
+    def __init__(self, app: Celery, changes: MessageChanges, task_of: Callable[[str], Any]) -> None:
         self._app = app
         self._changes = changes
         self._task_of = task_of

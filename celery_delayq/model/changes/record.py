@@ -44,7 +44,7 @@ def edited_record(data: bytes, edit: Edit, step_of: Callable[[Mapping[str, Any]]
     message = message_json.decode(record.message)
     with record_errors("message"):
         envelope.check_envelope(message)
-        if not envelope.is_task(message):
+        if not envelope.is_task(message) or not isinstance(message["headers"]["task"], str):
             raise RecordError("it is no message of a task (protocol 2)")
         try:
             check_own(message["properties"])
@@ -58,7 +58,8 @@ def edited_record(data: bytes, edit: Edit, step_of: Callable[[Mapping[str, Any]]
     if new["headers"]["id"] != message["headers"]["id"]:
         raise RecordError("its id was changed")
     is_moved = new["properties"].get("priority") != message["properties"].get("priority")
-    entry = Entry.of(new, step_of(new) if is_moved else record.priority, Due(0))
-    if found := _ADDED_SKIP_AFTER.match(str(before.get("label", ""))):
-        entry = envelope.with_skip_after(entry, int(found[1]))
+    with record_errors("message"):
+        entry = Entry.of(new, step_of(new) if is_moved else record.priority, Due(0))
+        if found := _ADDED_SKIP_AFTER.match(str(before.get("label", ""))):
+            entry = envelope.with_skip_after(entry, int(found[1]))
     return entry.data

@@ -64,9 +64,7 @@ UPDATE = Row(
     "p99 with {1:,} entries: reschedule | update",
     "ms",
     Better.LOWER,
-    Target(
-        f"ratio ≤ {UPDATE_RATIO:g}", lambda f: f.ratio is not None and f.ratio <= UPDATE_RATIO
-    ),
+    Target(f"ratio ≤ {UPDATE_RATIO:g}", lambda f: f.ratio is not None and f.ratio <= UPDATE_RATIO),
     2,
 )
 MEMORY = Row(

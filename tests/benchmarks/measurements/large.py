@@ -157,9 +157,10 @@ class Filled:
         )
 
     def _update(self) -> int:
-        changes = ({"args": [n, "y" * 200]} for n in range(CALLS))
-        ids = self.ids[:CALLS]
-        return sum(bool(self.delayq.update(id, **each)) for id, each in zip(ids, changes, strict=True))
+        return sum(
+            bool(self.delayq.update(id, args=[n, "y" * 200]))
+            for n, id in enumerate(self.ids[:CALLS])
+        )
 
     def _cancel(self) -> int:
         return sum(bool(self.delayq.cancel(id)) for id in self._next_ids())

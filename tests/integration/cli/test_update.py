@@ -13,6 +13,10 @@ from tests.support.cli import CommandLine
 FAR = datetime(2100, 1, 31, 9, tzinfo=timezone.utc)
 
 
+def pay(order: int) -> None:
+    """Stand for any task."""
+
+
 @pytest.fixture
 def entry(app: Celery) -> str:
     app.send_task("shop.mail", (1,), {"x": 2}, eta=FAR, task_id="a", headers={"old": "1"})
@@ -57,7 +61,7 @@ def test_what_is_not_changed_is_told(cli: CommandLine, app: Celery, entry: str) 
 
 
 def test_a_conflict_is_told(cli: CommandLine, app: Celery) -> None:
-    app.task(name="shop.pay", unique_key="{order}", shared=False)(lambda order: None)
+    app.task(name="shop.pay", unique_key="{order}", shared=False)(pay)
     for order in (1, 2):
         app.tasks["shop.pay"].apply_async((order,), eta=FAR, task_id=f"p{order}")
 

@@ -197,9 +197,7 @@ def test_a_full_server_refuses_it_and_changes_nothing(store: Bench) -> None:
 
 @either_scope
 @where_it_is
-def test_a_key_that_another_message_has_is_not_taken(
-    store: Bench, place: str, scope: str
-) -> None:
+def test_a_key_that_another_message_has_is_not_taken(store: Bench, place: str, scope: str) -> None:
     owned(store, place, unique=f"{scope}k")
     before = labelled("a", unique=f"{scope}mine")
     store.put(before)
@@ -271,7 +269,11 @@ WAITING: dict[str, tuple[Entry, Callable[[Bench], object], Entry]] = {
     "paused": (A, paused, NEW),
     "paused, another unique key": (A, paused, labelled("a", unique="dk")),
     "held": (labelled("a", lane="api:1"), held, with_body(labelled("a", lane="api:1"))),
-    "held, another expiry": (labelled("a", lane="api:1"), held, labelled("a", lane="api:1", expires=9)),
+    "held, another expiry": (
+        labelled("a", lane="api:1"),
+        held,
+        labelled("a", lane="api:1", expires=9),
+    ),
 }
 
 
@@ -339,6 +341,7 @@ def test_a_held_entry_of_another_priority_goes_on_in_its_lane(store: Bench) -> N
 
     assert swap(store, before, after) == "d"
     store.promote()
+    assert store.acquire("3").messages == []
     assert list(store.state()["{q}:held"]) == [b"api:1\x00009\x00000000000000007\x00a"]
 
 

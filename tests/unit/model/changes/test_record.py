@@ -36,7 +36,7 @@ def message(size: int = 0, **own: Any) -> dict[str, Any]:
     return {"body": "x" * size, "headers": headers, "properties": properties}
 
 
-UNIQUE = {"unique": {"key": "dshop.mail:1", "policy": "keep", "max_wait": 5}}
+UNIQUE: dict[str, Any] = {"unique": {"key": "dshop.mail:1", "policy": "keep", "max_wait": 5}}
 
 
 def record(size: int = 0, **own: Any) -> bytes:
@@ -119,6 +119,7 @@ def with_own(own: Any) -> bytes:
     [
         *(b"", b"\xff", packed(b"{"), packed(b"{}"), packed(b'{"properties": 5}')),
         *(changed(headers=None), changed(headers=[]), changed(headers={"task": "t"})),
+        changed(headers={"task": 5, "id": "a"}),
         *(changed(properties={}), with_own({"label": 5}), with_own({"label": "a"})),
         *(with_own({"skip_after": "x"}), with_own({"unique": [1]}), with_own({"limit": 5})),
     ],
