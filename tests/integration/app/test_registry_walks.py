@@ -167,6 +167,7 @@ SITES = {
     "schedule/client.py read": "find",
     "schedule/client.py count": "count",
     "schedule/revocation.py _queues_with_ready": "cancel_canvas",
+    "schedule/update.py _find": "update",
     "spark/read/partitions.py plan": "a plan of Spark",
     "store/paging.py queues_of": "find",
     "store/paging.py read_page": "list",

@@ -167,6 +167,12 @@ WAYS: dict[str, Way] = {
         ("scheduled",),
         owner="owner",
     ),
+    "updated": Way(
+        lambda c: c.delayq.update("owner", args=["another key"]), "control/swap", ("scheduled",)
+    ),
+    "updated, same key": Way(
+        lambda c: c.delayq.update("owner", priority=9), "control/swap", ("scheduled",), "owner"
+    ),
     "run now": Way(
         lambda c: c.delayq.run_now("owner"), "control/run_now", ("scheduled",), owner="owner"
     ),
