@@ -20,6 +20,7 @@ from celery_delayq.model.changes.body import Body
 from celery_delayq.model.compat.binding import TaskBinding, Verdict
 from celery_delayq.model.envelope import LIMIT_FIELD, PROPERTY, lane_in, own_of, unique_key
 from celery_delayq.model.limits.of_app import limits_of
+from celery_delayq.model.names import renames_of
 from celery_delayq.model.payload import READABLE_CONTENT_TYPES
 from celery_delayq.model.task_options import CELERY_HEADERS
 from celery_delayq.utils import message_json
@@ -160,7 +161,8 @@ class MessageEditor:
 
     def _with_arguments(self, message: dict[str, Any]) -> dict[str, Any]:
         changes, headers = self._changes, message["headers"]
-        name = headers["task"]
+        renames = renames_of(self._app)
+        former, name = headers["task"], renames.of(headers["task"])
         task = self._task_of(name)
         before = self._body_of(message)
         args = before.args if changes.args is None else tuple(changes.args)
@@ -169,7 +171,12 @@ class MessageEditor:
         if dump := getattr(task, "_dump_pydantic_arguments", None):
             args, kwargs = dump(args, kwargs)  # models as dictionaries, as `apply_async` sends them
         own = dict(own_of(message["properties"]))
-        _move_unique_key(own, name, task, before, args, kwargs)
+        if key := unique_key(own):
+            key = unique.renamed_key(key, former, name)
+            moved = _unique_key_of(key, name, task, before, args, kwargs)
+            own["unique"] = {"policy": "replace", **own.get("unique", {}), "key": moved}
+            if former_names := renames.former_names(name):
+                own["unique"]["former_names"] = [*former_names]
         self._move_to_lane(own, name, task, args, kwargs)
         if own:
             message["properties"][PROPERTY] = own
@@ -230,16 +237,13 @@ def _check_arguments(name: str, task: Any, args: Sequence[Any], kwargs: Mapping[
         )
 
 
-def _move_unique_key(
-    own: dict[str, Any], name: str, task: Any, before: Body, args: Sequence[Any], kwargs: Any
-) -> None:
-    """Note the unique key of the new arguments, if the key follows from the arguments.
+def _unique_key_of(
+    key: str, name: str, task: Any, before: Body, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> str:
+    """Return the unique key of the new arguments, if *key* follows from the former arguments.
 
     A key that the call itself gave stays.
     """
-    key = unique_key(own)
-    if not key:
-        return
     if task is None:
         raise InvalidUnique(
             f"{name}: it has a unique key, and this process does not know the task, so the key of "
@@ -247,14 +251,14 @@ def _move_unique_key(
         )
     rule = unique.rule_of(name, task, unique.options_of(task, {}))
     if rule is None:
-        return
+        return key
     try:
         of_arguments = rule.key_of(before.args, before.kwargs)
     except InvalidUnique:
-        return
-    if key[1:] == of_arguments[1:]:  # the scope may be that of the call
-        moved = key[0] + rule.key_of(args, kwargs)[1:]
-        own["unique"] = {"policy": "replace", **own.get("unique", {}), "key": moved}
+        return key
+    if key[1:] != of_arguments[1:]:
+        return key
+    return key[0] + rule.key_of(args, kwargs)[1:]  # the scope may be that of the call
 
 
 def _is_by_name(value: Any) -> bool:
