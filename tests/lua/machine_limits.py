@@ -345,21 +345,12 @@ class LimitMachine(RuleBasedStateMachine):
         name, before = data.draw(st.sampled_from(sorted(records.items())))
         label = Label.of(Record.unpack(before).message)
         assert label is not None
-        sent = self.sent[label.message_id]._replace(
-            lane=lane,
-            expires=data.draw(st.sampled_from((0, 1, FAR))),
-            task=data.draw(st.sampled_from(TASKS)),
-        )
-        after = labelled(
-            label.id,
-            message_id=label.message_id,
-            lane=lane,
-            expires=sent.expires,
-            skip_after=label.skip,
-            task=sent.task,
-            priority=data.draw(st.sampled_from((0, 3, 9))),
-            unique=label.unique,
-        )
+        expires, task = data.draw(st.sampled_from((0, 1, FAR))), data.draw(st.sampled_from(TASKS))
+        sent = self.sent[label.message_id]._replace(lane=lane, expires=expires, task=task)
+        how: dict[str, Any] = {"lane": lane, "expires": expires, "task": task}
+        how |= {"priority": data.draw(st.sampled_from((0, 3, 9))), "unique": label.unique}
+        how |= {"message_id": label.message_id, "skip_after": label.skip}
+        after = labelled(label.id, **how)
         swap = Swap(name.decode(), before, after.data)
         assert self.store.control.swap(queue, [swap]) == ["d"]
         self.sent[label.message_id] = sent
