@@ -30,6 +30,7 @@ _SHARED_MODULES = {
     "resume": "pause",
     "run-now": "change",
     "timeline": "history",
+    "update": "change",
 }
 
 _FOLDER = Path(__file__).with_name("commands")
