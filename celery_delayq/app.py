@@ -264,6 +264,8 @@ class DelayQ:
     export_dead = delegate("transfer", Transfer.export_dead)
     import_dead = delegate("transfer", Transfer.import_dead)
     compat = delegate("admin", Admin.compat)
+    rename = delegate("admin", Admin.rename)
+    rewrite = delegate("admin", Admin.rewrite)
     stats = delegate("admin", Admin.stats)
     why = delegate("admin", Admin.why)
     context = delegate("_context", ContextValues.context)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import cast
 
-from celery_delayq.admin import compat
+from celery_delayq.admin import compat, rewrite
 from celery_delayq.admin.away import answering
 from celery_delayq.admin.rabbitmq.broker import gather as gather_rabbitmq
 from celery_delayq.admin.stats import Stats, gather
@@ -22,6 +22,8 @@ class Admin:
         self._session = session
 
     compat = method_of("_session", compat.compat)
+    rename = method_of("_session", rewrite.rename)
+    rewrite = method_of("_session", rewrite.rewrite)
 
     def stats(self, *, partial: bool = False) -> Stats:
         """Return the number of tasks by state, queue and task name, and their memory.

@@ -246,6 +246,8 @@ class AsyncDelayQ:
     replay_all = in_thread(DelayQ.replay_all)
     purge_all = in_thread(DelayQ.purge_all)
     compat = in_thread(DelayQ.compat)
+    rename = in_thread(DelayQ.rename)
+    rewrite = in_thread(DelayQ.rewrite)
     stats = in_thread(DelayQ.stats)
     why = in_thread(DelayQ.why)
     export_to = in_thread(DelayQ.export_to)

@@ -166,9 +166,10 @@ class ListedEntry(NamedTuple):
 
 
 class Swap(NamedTuple):
-    """A change of one entry: its :class:`Name`, its record as it was read, and its new record.
+    """A change of one entry: its :class:`Name`, its record as it was read, and its new record; or
+    of one dead letter: its id, and its bytes.
 
-    *if_due* is the due time (ms) that it must have; None for any.
+    *if_due* is the due time (ms) that an entry must have; None for any.
     """
 
     name: str

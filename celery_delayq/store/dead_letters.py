@@ -13,7 +13,7 @@ from uuid import uuid4
 
 from celery_delayq.model.dead_letter import DeadLetterRecord
 from celery_delayq.model.envelope import Entry, dead_letter_text
-from celery_delayq.model.lookup import StatusCode, to_bytes, to_text
+from celery_delayq.model.lookup import StatusCode, Swap, to_bytes, to_text
 from celery_delayq.model.totals import kind_of
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.scan import ScanStore
@@ -22,6 +22,7 @@ from celery_delayq.store.scripting.clock import clock_us, time_command
 from celery_delayq.store.scripting.pipelining import Ask, PipelinedCalls
 from celery_delayq.store.scripting.replies import cut, in_threes
 from celery_delayq.store.scripting.runner import StorePart, ran
+from celery_delayq.utils.portions import portions
 
 logger = logging.getLogger(__name__)
 
@@ -30,6 +31,9 @@ PAGE_DEAD_LETTERS = 100
 
 #: Most dead letters that one call makes ready again without reading their messages.
 REPLAY_BATCH = 75
+
+#: Most dead letters that one call swaps.
+SWAP_BATCH = 40
 
 #: Most dead letters that one call deletes, and most such calls in a row.
 TRIM_BATCH, MAX_TRIM_CALLS = 200, 10
@@ -269,6 +273,28 @@ class DeadLetterStore(StorePart):
         return read_codes(
             self._runner.run(self.delete_call(queue, dead_letters, token or uuid4().hex))
         )
+
+    def swap_steps(
+        self, queue: str, swaps: Sequence[Swap], token: str | None = None
+    ) -> Steps[list[StatusCode]]:
+        """Swap dead letters, each only if it is as it was read. *token* as in :meth:`replay_call`.
+
+        Return the outcome of each: ``"c"`` for another dead letter.
+        """
+        token = token or uuid4().hex
+        codes: list[StatusCode] = []
+        parts = portions(swaps, SWAP_BATCH, lambda each: len(each.before) + len(each.after))
+        for number, part in enumerate(parts):
+            args = [
+                value for each in part for value in (to_bytes(each.name), each.before, each.after)
+            ]
+            reply = yield self._new_call(
+                "deadletters/swap", queue, args, answer=f"{token}-{number}"
+            )
+            codes += read_codes(reply)
+        return codes
+
+    swap = ran(swap_steps)
 
     def trim_by(self, queue: str, layout: Layout) -> None:
         """Delete dead letters beyond the limits of a queue, and log how many.

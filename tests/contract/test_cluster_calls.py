@@ -138,6 +138,10 @@ CALLS: dict[str, Case] = {
     "schedule_many": Case(
         lambda told: told.counts == {"scheduled": ALL}, (ITEMS,), {"task": "shop.mail"}
     ),
+    "rename": Case(lambda report: report.done == 3 * ALL, ("shop.mail", "shop.post")),
+    "rewrite": Case(
+        lambda report: report.done == 3 * ALL, (lambda _: {"args": [100]},), {"task": "shop.mail"}
+    ),
     "update": Case(is_done, (f"far{LAST}",), {"args": [2], "priority": 3}),
     "why": Case(lambda found: found.queue == NAMES[-1], (f"far{LAST}",)),
     "stats": Case(lambda told: (told.scheduled, told.dead) == (ALL, ALL)),
@@ -249,6 +253,8 @@ def test_calls_of_asyncio_that_change_nothing_and_a_few_that_do(
                     "run_now",
                     "stats",
                     "update",
+                    "rename",
+                    "rewrite",
                     "cancel",
                 ),
             ]
@@ -313,8 +319,10 @@ COMMANDS: dict[str, tuple[str, int, str]] = {
     "periodic run-now": (f"each{LAST}", 0, ""),
     "periodic show": (f"each{LAST}", 0, "shop.mail"),
     "periodic update": (f"each{LAST} --every 60", 0, ""),
+    "rename": ("shop.mail shop.post --yes", 0, f"{3 * ALL} renamed"),
     "reschedule": (f"far{LAST} --in 60", 0, "moved"),
     "resume": (f"--queue {NAMES[3]}", 0, ""),
+    "rewrite": ("operator:not_ --dry-run", 1, f"{3 * ALL} failed"),
     "run-now": ("--task shop.mail --yes", 0, f"{ALL} entries"),
     "stats": ("", 0, NAMES[-1]),
     "timeline": (f"run{LAST}", 0, "SUCCESS"),

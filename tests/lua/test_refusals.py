@@ -284,6 +284,10 @@ CASES: dict[str, list[Callable[[Bench], object]]] = {
         lambda s: s.dead_letters.delete(QUEUE, [("a", DIED), ("b", DIED + 1)], "t"),
     ],
     "deadletters/page": [lambda s: [*s.dead_letters.pages(QUEUE)]],
+    "deadletters/swap": [
+        lambda s: seed(s, "a"),
+        lambda s: s.dead_letters.swap(QUEUE, [Swap("a", b"", b"new")], "t"),
+    ],
     "deadletters/replay": [seed_and_own, lambda s: replay_two(s, FAR)],
     "deadletters/replay of due ones": [seed_and_own, lambda s: replay_two(s, 0)],
     "deadletters/replay into a lane": [
@@ -402,6 +406,7 @@ def test_a_repeat_changes_nothing_more_and_answers_are_kept_for_a_minute(
 GROWING = {
     "control/swap",
     "deadletters/restore",
+    "deadletters/swap",
     "leases/use_retry_budget",
     "periodic/fire",
     "periodic/fire for a lane",

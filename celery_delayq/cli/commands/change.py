@@ -1,4 +1,4 @@
-"""``cancel``, ``cancel-canvas``, ``reschedule``, ``run-now`` and ``update``."""
+"""Commands that change scheduled tasks, and the calls in all that waits."""
 
 from __future__ import annotations
 
@@ -24,17 +24,22 @@ from celery_delayq.cli.options import (
     DurationType,
     Selection,
     TimeType,
+    argument,
     group_option,
     id_argument,
     if_eta_option,
+    json_lines_option,
     json_option,
     option,
     queue_option,
     root_option,
     with_changes,
+    with_filter,
     with_selection,
 )
+from celery_delayq.cli.rewriting import How, function_of, make_rewrite, with_how
 from celery_delayq.errors import ConfigError, InvalidOption, NotSupported
+from celery_delayq.model.scheduled import Filter
 from celery_delayq.utils.text import span, spelled
 
 
@@ -190,3 +195,67 @@ def update(
         return item_outcome(ENTRIES, id, outcome, "updated")
 
     return change_each([id], change)
+
+
+@command()
+@argument("former", "OLD", "The name under which messages wait.")
+@argument("name", "NEW", "The name of the task in the new code.")
+@with_how
+@json_lines_option
+def rename(delayq: DelayQ, former: str, name: str, how: How) -> bool:
+    """Rename a task in all that waits.
+
+    In scheduled and held tasks, with their unique keys, in dead letters, in periodic entries that
+    are not in code, and in the chains, callbacks and chords of any task. If OLD is paused, NEW is
+    paused too. A dry run comes first, and you are asked. What is ready stays: workers run it if the
+    app has DelayQ(app, renamed={OLD: NEW}); see docs/deploys.md.
+
+    Exits with 1 when something was not renamed: another process changed it meanwhile, or it cannot
+    be decoded.
+
+    \b
+    Examples:
+      celery -A shop delayq rename shop.remind mail.remind
+      celery -A shop delayq rename shop.remind mail.remind --dry-run --json
+      celery -A shop delayq rename shop.remind mail.remind --yes --resume WyJyZW5…
+    """
+    how.check()
+    screen.note_unknown_task(delayq, name)
+    return make_rewrite(partial(delayq.rename, former, name), how, "renamed")
+
+
+@command()
+@argument("function", "MODULE:FUNCTION", "A function of a call.")
+@with_filter
+@with_how
+@json_lines_option
+def rewrite(delayq: DelayQ, function: str, filter: Filter, how: How) -> bool:
+    """Rewrite what waits by a function of your own.
+
+    The function gets each call that waits, with its task, args, kwargs and part, and returns None
+    or its changes: a dict with task, args, kwargs. The calls are those of scheduled and held tasks,
+    dead letters and periodic entries that are not in code, and the calls in their chains, callbacks
+    and chords. With --task, only calls of this task. A dry run comes first, and you are asked. The
+    function must return None for what is right already: it may get a call twice.
+
+    An error of the function is reported, with the id of the message, which stays as it is; all
+    others are rewritten. With --stop it ends. Exits with 1 when something was not rewritten.
+
+    \b
+    Examples:
+      celery -A shop delayq rewrite deploy.fixes:add_currency --task shop.pay --dry-run
+      celery -A shop delayq rewrite deploy.fixes:add_currency --task shop.pay
+      celery -A shop delayq rewrite deploy.fixes:add_currency --yes --json
+    """
+    how.check()
+    screen.check_queue(delayq, filter.queue)
+    made = partial(
+        delayq.rewrite,
+        function_of(function),
+        queue=filter.queue,
+        task=filter.task,
+        due_from=filter.due_from,
+        due_to=filter.due_to,
+        priority=filter.priority,
+    )
+    return make_rewrite(made, how, "rewritten")

@@ -158,6 +158,14 @@ OPERATIONS: dict[str, Operation] = {
     "reschedule_all, by": Operation(schedule, lambda q, _: q.reschedule_all(ADDS, by=-60)),
     "update": Operation(schedule, lambda q, _: q.update("id-0", args=[4, 5], priority=3)),
     "update, one id of many": Operation(same_id, lambda q, _: q.update("same", headers={"a": 1})),
+    "rename": Operation(schedule, lambda q, _: q.rename("tasks.add", "tasks.new").outcomes),
+    "rename, dead letters": Operation(
+        dead_letters, lambda q, _: q.rename("shop.mail", "shop.post").outcomes
+    ),
+    "rename, periodic": Operation(entry, lambda q, _: q.rename("tasks.add", "tasks.b").outcomes),
+    "rewrite": Operation(
+        schedule, lambda q, _: q.rewrite(lambda _: {"args": [7, 7]}, task="tasks.add").outcomes
+    ),
     "run_now": Operation(schedule, lambda q, _: q.run_now("id-2")),
     "run_all_now": Operation(schedule, lambda q, _: q.run_all_now(ADDS)),
     "pause, queue": Operation(schedule, lambda q, _: q.pause(queue="celery")),
@@ -209,6 +217,8 @@ OTHERS = {
     *("get", "find", "list", "entries", "count", "paused", "stats", "schedule_many", "close"),
     *("dead_letter", "count_dead", "history", "init_app", "of", "context", "why", "compat"),
     *("add_context_provider", "current_context"),
+    # Of `rename` and `rewrite`.
+    *("periodic.changed", "periodic.swap"),
     *(f"periodic.{each}" for each in ("get", "list", "iterate", "unreadable", "next")),
 }
 

@@ -108,6 +108,8 @@ CALLS: dict[str, Callable[[DelayQ], Any]] = {
     "archive_dead": lambda delayq: delayq.archive_dead("sqlite:///dead.db"),
     "limits": list_limits,
     "compat": lambda delayq: delayq.compat(),
+    "rename": lambda delayq: delayq.rename(TASK, "another"),
+    "rewrite": lambda delayq: delayq.rewrite(lambda _: None),
     "why": lambda delayq: delayq.why("e1", ask_workers=False),
     "why, unknown": lambda delayq: delayq.why("none", ask_workers=False),
     "exporter": scrape,
@@ -134,6 +136,7 @@ EACH: dict[str, tuple[Callable[[DelayQ], Any], int]] = {
 #: Functions of the package that read the registry, by what of the tables runs them.
 SITES = {
     "admin/compat.py ask": "compat",
+    "admin/rewrite.py ask": "rewrite",
     "admin/doctor/settings.py queues": "doctor",
     "admin/doctor/work.py consumers": "doctor",
     "admin/doctor/work.py dead_letters": "doctor",

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from celery_delayq import DelayQ, Filter, Item
+from celery_delayq.admin import rewrite
 from celery_delayq.model.dead_letter import DeadFilter
 from celery_delayq.model.envelope import MAX_DUE_MS, Due
 from celery_delayq.model.scheduled import ScheduledTask
@@ -40,6 +41,7 @@ Reader = Callable[[DelayQ, Callable[[str], object]], Iterator[str]]
 def _small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bulk, "PAGE_ENTRIES", PAGE)
     monkeypatch.setattr(bulk, "CHANGE_BATCH", 3)
+    monkeypatch.setattr(rewrite, "PAGE_ENTRIES", PAGE)
     monkeypatch.setattr(transfer, "PAGE_ROWS", PAGE)
 
 
@@ -180,6 +182,8 @@ OTHERS = {
     "cancel_canvas": "entries",
     "count": "entries, of a priority",
     "compat": "entries: it reads by the same pages",
+    "rename": "test_a_rewrite_looks_at_each_once",
+    "rewrite": "test_a_rewrite_looks_at_each_once",
     "dead_letters": "test_dead_letters_that_die_again_come_once",
     "dead_letter": "dead_letters",
     "count_dead": "dead_letters",
@@ -236,6 +240,21 @@ def test_each_entry_comes_once_however_it_is_moved_meanwhile(
             change(delayq, id)
 
     assert sorted(id for id in visited if not id.endswith("+")) == ids
+
+
+@pytest.mark.parametrize("what", [name for name in CHANGES if name.startswith("all")])
+def test_a_rewrite_looks_at_each_once(delayq: DelayQ, what: str) -> None:
+    ids = fill(delayq)
+    change = CHANGES[what]()
+    looked: list[str] = []
+
+    def look(call: Any) -> None:
+        looked.append(call.id)
+        change(delayq, call.id)
+
+    delayq.rewrite(look)
+
+    assert sorted(looked) == ids
 
 
 @pytest.mark.parametrize("what", [name for name in CHANGES if name.startswith("all")])

@@ -1,0 +1,603 @@
+"""Renames and rewrites what waits: tasks in the schedule, dead letters and periodic entries."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from functools import partial
+from typing import Any, NamedTuple
+from uuid import uuid4
+
+from celery_delayq.deadletters.client import DeadLetters
+from celery_delayq.errors import ConfigError, DelayQError, InvalidCursor, RecordError
+from celery_delayq.model import envelope
+from celery_delayq.model.changes.calls import (
+    Rewrite,
+    RewriteFailed,
+    Rewriter,
+    RewrittenCall,
+    RewrittenMessage,
+    WaitingCall,
+    WaitingPlace,
+)
+from celery_delayq.model.changes.record import edited_record
+from celery_delayq.model.dead_letter import DeadFilter, DeadLetter
+from celery_delayq.model.envelope import Record
+from celery_delayq.model.lookup import EntryCondition, FoundPage, ListedEntry, Position, Swap
+from celery_delayq.model.names import check_name
+from celery_delayq.model.scheduled import OUTCOMES, Filter, Outcome, moment
+from celery_delayq.periodic.client import PeriodicTasks
+from celery_delayq.periodic.definition import API_SOURCE, Definition
+from celery_delayq.periodic.places import queue_of
+from celery_delayq.schedule.update import changes_of, editor_of
+from celery_delayq.store.keys import Layout
+from celery_delayq.store.paging import counts_of, queues_of
+from celery_delayq.store.session import Session
+from celery_delayq.store.stores import Stores
+from celery_delayq.utils import foreign, message_json
+from celery_delayq.utils.portions import batches
+
+#: Entries that are read at once.
+PAGE_ENTRIES = 500
+
+#: Dead letters that one call changes.
+DEAD_LETTER_BATCH = 40
+
+#: Most failures that a report names.
+MAX_FAILURES = 100
+
+#: The places in the order in which they are looked at.
+_PLACES: tuple[WaitingPlace, ...] = ("scheduled", "dead", "periodic")
+
+
+class RewriteOutcome(NamedTuple):
+    """What became of one message, or of one periodic entry.
+
+    Attributes
+    ----------
+    place, queue, id : str
+        Where it waits; the name is the id of a periodic entry, which has no queue.
+    calls : Sequence[RewrittenCall]
+        The changes of its calls.
+    outcome : Outcome | None
+        ``DONE``, also in a dry run; ``CHANGED`` if it was changed meanwhile, ``READY``, ``RUNNING``
+        or ``UNKNOWN`` if it has left; ``CONFLICT`` if another task has its new unique key; None for
+        a failure.
+    problem : str
+        Why it failed, or which part of it was not looked at; ``""`` for neither.
+    """
+
+    place: WaitingPlace
+    queue: str
+    id: str
+    calls: Sequence[RewrittenCall]
+    outcome: Outcome | None
+    problem: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the outcome as JSON types."""
+        calls = [
+            {"part": each.before.part, "task": each.before.task, "changes": {**each.changes}}
+            for each in self.calls
+        ]
+        return {
+            "place": self.place,
+            "queue": self.queue or None,
+            "id": self.id,
+            "outcome": "failed" if self.outcome is None else str(self.outcome),
+            "problem": self.problem or None,
+            "calls": calls,
+        }
+
+
+@dataclass(slots=True)
+class RewriteReport:
+    """Result of a rewrite, and its progress.
+
+    Attributes
+    ----------
+    dry_run : bool
+        Whether nothing is changed; *outcomes* then counts what would be.
+    total : int | None
+        Approximate number of messages and entries to look at; None if unknown.
+    looked : int
+        Number of those that were looked at.
+    outcomes : Counter[Outcome]
+        Number of those with changes, by outcome.
+    undecoded : int
+        Messages that the process cannot decode: the calls inside them were not looked at.
+    failed : int
+        Number of those for which the function, or the change, raised an error. They are unchanged.
+    failures : list[RewriteOutcome]
+        The first 100 of them.
+    pauses : list[str]
+        Names of tasks that were paused, as their former names were.
+    cursor : str | None
+        Where the rewrite continues with ``resume=``; None at its end.
+    """
+
+    dry_run: bool
+    total: int | None = None
+    looked: int = 0
+    outcomes: Counter[Outcome] = field(default_factory=Counter)
+    undecoded: int = 0
+    failed: int = 0
+    failures: list[RewriteOutcome] = field(default_factory=list)
+    pauses: list[str] = field(default_factory=list)
+    cursor: str | None = None
+
+    @property
+    def done(self) -> int:
+        """Number of changed messages and entries; in a dry run, of those that would change."""
+        return self.outcomes[Outcome.DONE]
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all were looked at, and all changes were made."""
+        return self.cursor is None and not self.failed and self.outcomes.total() == self.done
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the report as JSON types."""
+        return {
+            "dry_run": self.dry_run,
+            "total": self.total,
+            "looked": self.looked,
+            "outcomes": {str(outcome): number for outcome, number in self.outcomes.items()},
+            "undecoded": self.undecoded,
+            "failed": self.failed,
+            "failures": [each.as_dict() for each in self.failures],
+            "pauses": self.pauses,
+            "cursor": self.cursor,
+        }
+
+    def add(self, outcome: RewriteOutcome) -> None:
+        """Count an outcome."""
+        if outcome.outcome is not None:
+            self.outcomes[outcome.outcome] += 1
+            return
+        self.failed += 1
+        if len(self.failures) < MAX_FAILURES:
+            self.failures.append(outcome)
+
+
+class _Cursor(NamedTuple):
+    """The place behind the last message that was looked at.
+
+    *key* is its due time, or that of its death (ms). *began* is the time at which the reading of
+    the schedule began (µs).
+    """
+
+    place: WaitingPlace
+    queue: str = ""
+    key: int = 0
+    name: str = ""
+    began: int = 0
+
+    def pack(self, what: str) -> str:
+        """Return the cursor as a text that is valid for the same rewrite only."""
+        data = json.dumps([what, *self]).encode("utf-8", "surrogateescape")
+        return base64.urlsafe_b64encode(data).decode().rstrip("=")
+
+    @classmethod
+    def unpack(cls, text: Any, what: str) -> _Cursor:
+        """Read what :meth:`pack` wrote (InvalidCursor)."""
+        try:
+            data = base64.b64decode(text + "=" * (-len(text) % 4), altchars="-_", validate=True)
+            packed, place, queue, key, name, began = foreign.loads(data)
+            cursor = cls(place, str(queue), int(key), str(name), int(began))
+            if place not in _PLACES:
+                raise ValueError(place)
+        except (ValueError, TypeError, OverflowError, RecursionError, binascii.Error) as exc:
+            raise InvalidCursor(
+                f"resume={text!r} is no cursor: give the cursor of an interrupted rewrite"
+            ) from exc
+        if packed != what:
+            raise InvalidCursor(
+                f"this cursor is that of {packed}, and not of {what}: resume the same rewrite"
+            )
+        return cursor
+
+
+#: Called after each page.
+Progress = Callable[[RewriteReport], object]
+
+
+def rename(
+    session: Session,
+    former: str,
+    name: str,
+    *,
+    dry_run: bool = False,
+    unpickle: bool = False,
+    resume: str | None = None,
+    stop_on_error: bool = False,
+    on_outcome: Callable[[RewriteOutcome], object] | None = None,
+    progress: Progress | None = None,
+) -> RewriteReport:
+    """Rename a task in all that waits.
+
+    The task of messages, with their unique keys, and that of all signatures inside messages. What
+    is ready or running stays: workers with ``renamed=`` of ``DelayQ`` run it. If the former name is
+    paused, the new name is paused too. Periodic entries in code stay: the code renames their tasks.
+
+    Parameters
+    ----------
+    former, name : str
+        The former name, and the new one.
+    others
+        As for :meth:`rewrite`.
+
+    Raises
+    ------
+    InvalidFilter
+        A name is empty or no text, or both are the same.
+    InvalidCursor
+        *resume* is no cursor of this rename.
+    """
+    for field_name, value in (("former", former), ("name", name)):
+        check_name(field_name, value)
+        if value is None:
+            raise ConfigError(f"{field_name}=None: expected the name of a task")
+    if former == name:
+        raise ConfigError(f"former={former!r} is the new name too: give two names")
+    rewriter = partial(Rewriter, lambda _: {"task": name}, {former}, reads_arguments=False)
+    run = _Run(
+        session,
+        rewriter,
+        Filter(),
+        f"rename {former!r} to {name!r}",
+        dry_run=dry_run,
+        unpickle=unpickle,
+        stop_on_error=stop_on_error,
+        on_outcome=on_outcome,
+        progress=progress,
+    )
+    if former in session.ask(lambda stores: stores.controls()).tasks:
+        run.report.pauses.append(name)
+        if not dry_run:
+            token = uuid4().hex
+            session.ask(lambda stores: stores.pause(None, name, token=token))
+    return run.make(resume)
+
+
+def rewrite(
+    session: Session,
+    function: Rewrite,
+    *,
+    queue: str | None = None,
+    task: str | None = None,
+    due_from: datetime | str | None = None,
+    due_to: datetime | str | None = None,
+    priority: int | None = None,
+    dry_run: bool = False,
+    unpickle: bool = False,
+    resume: str | None = None,
+    stop_on_error: bool = False,
+    on_outcome: Callable[[RewriteOutcome], object] | None = None,
+    progress: Progress | None = None,
+) -> RewriteReport:
+    """Rewrite the calls that wait by a function.
+
+    The function is called for each message that is scheduled or held, each dead letter, each
+    periodic entry that is not in code, and each signature inside them: links of chains, members of
+    groups, callbacks, errbacks, bodies of chords. A message is changed only if nobody has changed
+    it since it was read. If the function fails for one of its calls, the message is not changed.
+
+    An interrupted rewrite, and one that runs twice, may call the function for what it has changed
+    already. So it must return None for calls that are right.
+
+    Parameters
+    ----------
+    function : Callable[[WaitingCall], Mapping[str, Any] | None]
+        Gets a call, and returns its changes by name or None: ``task``, ``args`` and ``kwargs``; for
+        the call of a message also ``priority``, ``expires`` and ``headers``, as for ``update``.
+    queue : str | None
+        Only messages of this queue.
+    task : str | None
+        Only calls of this task or of its former names, also inside messages of other tasks.
+    due_from, due_to, priority
+        Only messages with this due time or priority step, as in a ``Filter``. Dead letters and
+        periodic entries are left out then.
+    dry_run : bool
+        Call the function, and change nothing.
+    unpickle : bool
+        Decode pickled messages too, which may run code of whoever wrote them.
+    resume : str | None
+        The cursor of an interrupted rewrite.
+    stop_on_error : bool
+        Stop behind the page with the first error. Otherwise the error is reported, and the rewrite
+        goes on.
+    on_outcome : Callable[[RewriteOutcome], object] | None
+        Called for each message with changes or an error.
+    progress : Callable[[RewriteReport], object] | None
+        Called after each page of 500 messages.
+
+    Returns
+    -------
+    RewriteReport
+        With a cursor if *stop_on_error* has stopped it.
+
+    Raises
+    ------
+    InvalidFilter, InvalidETA
+        A part of the filter is wrong.
+    InvalidCursor
+        *resume* is no cursor of this rewrite.
+    ConfigError
+        *function* cannot be called.
+    """
+    if not callable(function):
+        raise ConfigError(f"function={function!r}: expected a function of a call")
+    filter = Filter(queue, task, due_from, due_to, priority)
+    names = () if task is None else session.renames.names(task)
+    what = getattr(function, "__qualname__", type(function).__name__)
+    run = _Run(
+        session,
+        partial(Rewriter, function, names),
+        filter,
+        f"rewrite {what} with {filter!r}",
+        dry_run=dry_run,
+        unpickle=unpickle,
+        stop_on_error=stop_on_error,
+        on_outcome=on_outcome,
+        progress=progress,
+    )
+    return run.make(resume)
+
+
+class _Run:
+    """One rewrite of all that waits."""
+
+    def __init__(
+        self,
+        session: Session,
+        new_rewriter: Callable[..., Rewriter],
+        filter: Filter,
+        what: str,
+        *,
+        dry_run: bool,
+        unpickle: bool,
+        stop_on_error: bool,
+        on_outcome: Callable[[RewriteOutcome], object] | None,
+        progress: Progress | None,
+    ) -> None:
+        self.report = RewriteReport(dry_run)
+        self._session = session
+        app = session.app
+        self._rewriter = new_rewriter(
+            lambda changes: editor_of(app, changes_of(app, unpickle=unpickle, **changes)),
+            unpickle=unpickle,
+        )
+        self._filter = filter
+        self._what = what
+        self._stop_on_error = stop_on_error
+        self._on_outcome = on_outcome or (lambda _: None)
+        self._progress = progress or (lambda _: None)
+
+    def make(self, resume: str | None) -> RewriteReport:
+        """Make the rewrite, from the cursor *resume* on."""
+        begin = _Cursor("scheduled") if resume is None else _Cursor.unpack(resume, self._what)
+        walks: dict[WaitingPlace, Callable[[_Cursor], Iterator[_Cursor]]] = {
+            "scheduled": self._scheduled,
+            "dead": self._dead,
+            "periodic": self._periodic,
+        }
+        for place in _PLACES[_PLACES.index(begin.place) :]:
+            start = begin if place == begin.place else _Cursor(place)
+            for cursor in walks[place](start):
+                self.report.cursor = cursor.pack(self._what)
+                self._progress(self.report)
+                if self._stop_on_error and self.report.failed:
+                    return self.report
+        self.report.cursor = None
+        return self.report
+
+    # -- what is scheduled
+
+    def _scheduled(self, cursor: _Cursor) -> Iterator[_Cursor]:
+        """Rewrite the scheduled entries behind a cursor; yield the cursor behind each page."""
+        # All tasks: a task of any name may call the task of the filter.
+        where = self._filter.where()._replace(task=None)
+        queue = self._filter.queue
+
+        def ask(stores: Stores) -> tuple[Mapping[str, Layout], dict[str, int], int]:
+            layouts = queues_of(stores, queue)
+            return layouts, counts_of(stores, layouts, where), stores.began_us()
+
+        layouts, counts, began = self._session.ask(ask)
+        began = cursor.began or began
+        self._count_total(sum(counts.values()))
+        for name in sorted(queue for queue, number in counts.items() if number):
+            if name >= cursor.queue:
+                start = None
+                if name == cursor.queue:
+                    start = Position.of(cursor.key, cursor.name, None)
+                yield from self._of_queue(name, layouts[name], where, start, began)
+
+    def _of_queue(
+        self,
+        queue: str,
+        layout: Layout,
+        where: EntryCondition,
+        start: Position | None,
+        began: int,
+    ) -> Iterator[_Cursor]:
+        def read(stores: Stores) -> FoundPage:
+            control = stores.of(queue).control
+            return control.page(queue, where, PAGE_ENTRIES, start, began=began)
+
+        while True:
+            page = self._session.ask(read)
+            where = where.due_by(page.last_due)
+            self._rewrite_entries(queue, layout, page.entries)
+            start = page.end
+            if start is None:
+                return
+            key, name = start.key_and_name
+            yield _Cursor("scheduled", queue, key, name, began)
+
+    def _rewrite_entries(self, queue: str, layout: Layout, entries: Sequence[ListedEntry]) -> None:
+        found: list[tuple[RewriteOutcome, Swap]] = []
+        for entry in entries:
+            whole = WaitingCall(task="", id=entry.id, queue=queue, due=moment(entry.due_ms))
+
+            def edited(changed: RewrittenMessage, data: bytes = entry.record) -> bytes:
+                return edited_record(data, changed.apply, layout.step_of)
+
+            try:
+                message = Record.unpack(entry.record).message
+            except RecordError:
+                message = b""
+            if looked := self._look(message, whole, edited):
+                outcome, after = looked
+                found.append((outcome, Swap(entry.name, entry.record, after)))
+        if found and not self.report.dry_run:
+            swaps, token = [swap for _, swap in found], uuid4().hex
+            codes = self._session.ask(
+                lambda stores: stores.of(queue).control.swap(queue, swaps, token)
+            )
+            self._note_all([outcome for outcome, _ in found], codes)
+        else:
+            self._note_all([outcome for outcome, _ in found], "d" * len(found))
+
+    # -- dead letters and periodic entries
+
+    def _dead(self, cursor: _Cursor) -> Iterator[_Cursor]:
+        """Rewrite the dead letters from a cursor on; yield the cursor behind each batch."""
+        filter = self._filter
+        if filter != Filter(filter.queue, filter.task):
+            return
+        dead_letters = DeadLetters(self._session)
+        died_from = moment(cursor.key) if cursor.key else None
+        wanted = DeadFilter(filter.queue, died_from=died_from)
+        self._count_total(dead_letters.count(wanted))
+        for some in batches(dead_letters(wanted), DEAD_LETTER_BATCH):
+            by_queue: dict[str, list[DeadLetter]] = {}
+            for each in some:
+                by_queue.setdefault(each.queue, []).append(each)
+            for queue, its in by_queue.items():
+                self._rewrite_dead_letters(queue, its)
+            yield _Cursor("dead", key=some[-1].dead_lettered.died_ms)
+
+    def _rewrite_dead_letters(self, queue: str, dead_letters: Sequence[DeadLetter]) -> None:
+        found: list[tuple[RewriteOutcome, Swap]] = []
+        for each in dead_letters:
+            before = each.dead_lettered
+            whole = WaitingCall(task="", id=each.id, queue=queue, place="dead")
+            if looked := self._look(
+                before.message, whole, partial(_edited_message, before.message)
+            ):
+                outcome, message = looked
+                head = before.data[: len(before.data) - len(before.message)]
+                found.append((outcome, Swap(each.id, before.data, head + message)))
+        if found and not self.report.dry_run:
+            swaps, token = [swap for _, swap in found], uuid4().hex
+            codes = self._session.ask(
+                lambda stores: stores.of(queue).dead_letters.swap(queue, swaps, token)
+            )
+            self._note_all([outcome for outcome, _ in found], codes)
+        else:
+            self._note_all([outcome for outcome, _ in found], "d" * len(found))
+
+    def _periodic(self, _: _Cursor) -> Iterator[_Cursor]:
+        """Rewrite the periodic entries that calls have added."""
+        filter, app = self._filter, self._session.app
+        if filter != Filter(filter.queue, filter.task):
+            return
+        periodic = PeriodicTasks(self._session)
+        entries = [
+            each
+            for each in self._session.ask(lambda _: periodic.list(API_SOURCE))
+            if each.status != "ended" and filter.queue in (None, queue_of(app, each.definition))
+        ]
+        self._count_total(len(entries))
+        for each in entries:
+            self._rewrite_periodic(periodic, each.definition)
+        yield _Cursor("periodic")
+
+    def _rewrite_periodic(self, periodic: PeriodicTasks, definition: Definition) -> None:
+        self.report.looked += 1
+        names = ("task", "args", "kwargs", "options")
+        signature = {name: getattr(definition, name) for name in names}
+        whole = WaitingCall(task=definition.task, id=definition.name, place="periodic")
+        outcome = RewriteOutcome("periodic", "", definition.name, (), None)
+        try:
+            new, calls = self._rewriter.rewritten_signature(signature, whole)
+            if not calls:
+                return
+            outcome = outcome._replace(calls=calls)
+            changes = {name: new[name] for name in names if new[name] != signature[name]}
+            changed = periodic.changed(definition, changes)
+            done = Outcome.DONE
+            if not self.report.dry_run:
+                done = periodic.swap(definition, changed)
+            self._note(outcome._replace(outcome=done))
+        except (RewriteFailed, DelayQError) as exc:
+            self._note(outcome._replace(problem=str(exc)))
+
+    # -- each message
+
+    def _look(
+        self,
+        data: bytes,
+        whole: WaitingCall,
+        edited: Callable[[RewrittenMessage], bytes],
+    ) -> tuple[RewriteOutcome, bytes] | None:
+        """Return a message's changes and what :func:`edited` returns for them; None for none.
+
+        A failure is reported.
+        """
+        self.report.looked += 1
+        message = _task_message(data)
+        if message is None:
+            return None
+        outcome = RewriteOutcome(whole.place, whole.queue, whole.id, (), None)
+        try:
+            whole = replace(whole, task=message["headers"]["task"])
+            changed = self._rewriter.rewritten(message, whole)
+            if changed is None:
+                return None
+            if changed.undecoded:
+                self.report.undecoded += 1
+            if not changed.calls:
+                return None
+            outcome = outcome._replace(calls=changed.calls, problem=changed.undecoded)
+            return outcome._replace(outcome=Outcome.DONE), edited(changed)
+        except (RewriteFailed, DelayQError) as exc:
+            self._note(outcome._replace(problem=str(exc)))
+            return None
+
+    def _count_total(self, number: int) -> None:
+        self.report.total = (self.report.total or 0) + number
+
+    def _note_all(self, outcomes: Sequence[RewriteOutcome], codes: Sequence[Any]) -> None:
+        for each, code in zip(outcomes, codes, strict=True):
+            self._note(each._replace(outcome=OUTCOMES[code]))
+
+    def _note(self, outcome: RewriteOutcome) -> None:
+        self.report.add(outcome)
+        self._on_outcome(outcome)
+
+
+def _task_message(data: bytes) -> Any:
+    """Return a decoded message of a task of protocol 2; None for other bytes."""
+    try:
+        message = message_json.decode(data)
+        envelope.check_envelope(message)
+    except RecordError:
+        return None
+    is_meant = envelope.is_task(message) and isinstance(message["headers"]["task"], str)
+    return message if is_meant else None
+
+
+def _edited_message(data: bytes, changed: RewrittenMessage) -> bytes:
+    """Return the changed message of a dead letter."""
+    message = message_json.decode(data)
+    task, message_id = message["headers"]["task"], envelope.message_id_of(message)
+    record = Record(0, message_id, task, data).pack()
+    return Record.unpack(edited_record(record, changed.apply, lambda _: 0)).message

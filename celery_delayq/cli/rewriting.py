@@ -1,0 +1,221 @@
+"""Make a rewrite of what waits: a dry run, a question, and the outcome of each message."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import click
+from celery.utils.saferepr import saferepr
+from kombu.utils.imports import symbol_by_name
+from rich.text import Text
+
+from celery_delayq.admin.rewrite import RewriteOutcome, RewriteReport
+from celery_delayq.cli import screen
+from celery_delayq.cli.options import (
+    check_can_ask,
+    dry_run_option,
+    flag,
+    name_option,
+    options_as_one_value,
+)
+from celery_delayq.cli.text import number_of, shown_id
+from celery_delayq.model.scheduled import Outcome
+from celery_delayq.utils.text import spelled
+
+#: Why a message was not changed, by outcome.
+WHY = {
+    Outcome.READY: "it waits for a worker already",
+    Outcome.RUNNING: "a worker has it",
+    Outcome.CHANGED: "another process has changed it meanwhile",
+    Outcome.CONFLICT: "another task has its new unique key",
+    Outcome.UNREADABLE: "another message has its id",
+    Outcome.UNKNOWN: "it is gone",
+}
+
+#: Most outcomes that a terminal shows.
+MAX_SHOWN_OUTCOMES = 20
+
+#: Characters of a value that are shown.
+MAX_VALUE_CHARACTERS = 200
+
+
+class How(NamedTuple):
+    """How a rewrite is made."""
+
+    dry_run: bool
+    yes: bool
+    resume: str | None
+    stop: bool
+    unpickle: bool
+
+    def check(self) -> None:
+        """Refuse what nobody can be asked (click.UsageError)."""
+        if not self.dry_run and not self.yes:
+            check_can_ask(", or --dry-run to see what would be changed")
+
+
+with_how = options_as_one_value(
+    "how",
+    lambda **given: How(**given),
+    dry_run_option,
+    flag("--yes", help="Do not ask, and make no dry run first."),
+    name_option("--resume", metavar="CURSOR", help="Continue where this cursor was printed."),
+    flag("--stop", help="Stop behind the page with the first error, instead of going on."),
+    flag("--unpickle", help="Also decode pickle and other content that may run code."),
+)
+
+
+def function_of(path: str) -> Callable[..., Any]:
+    """Import a function (click.UsageError)."""
+    module, separator, name = path.partition(":")
+    if not (module and separator and name):
+        raise click.UsageError(f"{path!r}: expected MODULE:FUNCTION, such as deploy.fixes:rename")
+    try:
+        found = symbol_by_name(path)
+    except Exception as exc:  # a module may raise anything
+        problem = f"{type(exc).__name__}: {exc}"
+        raise click.UsageError(f"{path!r} cannot be imported: {problem}") from exc
+    if not callable(found):
+        raise click.UsageError(f"{path!r} is {found!r}: expected a function")
+    return found  # type: ignore[no-any-return]
+
+
+def make_rewrite(make: Callable[..., RewriteReport], how: How, done: str) -> bool:
+    """Make a dry run, ask, make the rewrite, and print the outcomes; return whether all is done."""
+    output = screen.console()
+    if how.dry_run or not how.yes:
+        report = _run(make, how, f"would be {done}", dry_run=True)
+        if how.dry_run:
+            return report.is_complete
+        if not report.done:
+            return report.is_complete
+        if not click.confirm(f"{_number(report.done)} are to be {done}. Do it?"):
+            output.print("Nothing was changed.")
+            return False
+    return _run(make, how, done, dry_run=False).is_complete
+
+
+def _run(
+    make: Callable[..., RewriteReport], how: How, done: str, *, dry_run: bool
+) -> RewriteReport:
+    outcomes = _Outcomes(done)
+    with _with_cursor() as note, screen.progress_bar(description="look") as bar:
+
+        def show(report: RewriteReport) -> None:
+            note(report)
+            bar(report.total, report.looked)
+
+        report = make(
+            dry_run=dry_run,
+            unpickle=how.unpickle,
+            resume=how.resume,
+            stop_on_error=how.stop,
+            on_outcome=outcomes.add,
+            progress=show,
+        )
+    outcomes.end(report)
+    return report
+
+
+@contextmanager
+def _with_cursor() -> Iterator[Callable[[RewriteReport], None]]:
+    """Print the last cursor of an interrupted rewrite; yield the function that notes it."""
+    latest: RewriteReport | None = None
+
+    def note(report: RewriteReport) -> None:
+        nonlocal latest
+        latest = report
+
+    try:
+        yield note
+    except BaseException:
+        if latest is not None and latest.cursor is not None and not latest.dry_run:
+            _print_resume(latest.cursor)
+        raise
+
+
+def _print_resume(cursor: str) -> None:
+    click.echo(f"To continue: the same command with --resume {cursor}", err=True)
+
+
+class _Outcomes:
+    """Prints outcomes: all of them as JSON or where no terminal is, else the first ones.
+
+    Parameters
+    ----------
+    done : str
+        What was done, or would be.
+    """
+
+    def __init__(self, done: str) -> None:
+        self._done = done
+        self._output = screen.console()
+        self._all = screen.is_json() or not sys.stdout.isatty()
+        self._held: list[RewriteOutcome] = []
+        self._number = 0
+
+    def add(self, outcome: RewriteOutcome) -> None:
+        """Print an outcome, or note it for the end: a bar is on the terminal."""
+        self._number += 1
+        if self._all:
+            self._print(outcome)
+        elif len(self._held) < MAX_SHOWN_OUTCOMES:
+            self._held.append(outcome)
+
+    def end(self, report: RewriteReport) -> None:
+        """Print what is left, and the sums."""
+        for each in self._held:
+            self._print(each)
+        if not self._all and self._number > len(self._held):
+            self._output.print(f"… and {self._number - len(self._held):,} more")
+        if screen.is_json():
+            screen.print_json({"report": report.as_dict()})
+        else:
+            self._print_report(report)
+        if report.cursor is not None:
+            _print_resume(report.cursor)
+
+    def _print(self, outcome: RewriteOutcome) -> None:
+        if screen.is_json():
+            screen.print_json(outcome.as_dict())
+            return
+        is_done = bool(outcome.outcome)
+        text = Text(self._done if is_done else "not done", "green" if is_done else "red")
+        text.append(f"  {shown_id(outcome.id)}", "default")
+        if outcome.place != "scheduled":
+            kind = "dead letter" if outcome.place == "dead" else "periodic entry"
+            text.append(f"  {kind}", "default")
+        if outcome.outcome is not None and not is_done:
+            text.append(f"  {outcome.outcome}: {WHY[outcome.outcome]}", "default")
+        if outcome.problem:
+            text.append(f"  {spelled(outcome.problem)}", "default")
+        for call in outcome.calls if is_done else ():
+            part = "" if call.before.part == "message" else f" in a {call.before.part}"
+            changes = ", ".join(
+                f"{name}={saferepr(value, MAX_VALUE_CHARACTERS)}"
+                for name, value in call.changes.items()
+            )
+            text.append(f"  {spelled(call.before.task)}{part}: {spelled(changes)}", "default")
+        self._output.print(text, soft_wrap=True)
+
+    def _print_report(self, report: RewriteReport) -> None:
+        looked = number_of(report.looked, "message", "messages")
+        self._output.print(Text(f"{looked} looked at, {report.done:,} {self._done}.", "green"))
+        for outcome, number in sorted(report.outcomes.items()):
+            if not outcome:
+                self._output.print(Text(f"{number:,} not: {WHY[outcome]}."))
+        if report.failed:
+            self._output.print(Text(f"{report.failed:,} failed, and stay as they are.", "red"))
+        if report.undecoded:
+            decoded = number_of(report.undecoded, "message was", "messages were")
+            self._output.print(f"{decoded} not decoded, and not looked into: --unpickle does.")
+        for name in report.pauses:
+            state = "would be" if report.dry_run else "is"
+            self._output.print(Text(f"Task {spelled(name)} {state} paused, as its old name is."))
+
+
+def _number(number: int) -> str:
+    return number_of(number, "message", "messages")
