@@ -106,7 +106,7 @@ class RewriteReport:
     total : int | None
         Approximate number of messages and entries to look at; None if unknown.
     looked : int
-        Number of those that were looked at.
+        Number of messages and entries that were looked at.
     outcomes : Counter[Outcome]
         Number of those with changes, by outcome.
     undecoded : int
@@ -133,7 +133,7 @@ class RewriteReport:
 
     @property
     def done(self) -> int:
-        """Number of changed messages and entries; in a dry run, of those that would change."""
+        """Number of changed messages and entries; in a dry run, of what would change."""
         return self.outcomes[Outcome.DONE]
 
     @property
