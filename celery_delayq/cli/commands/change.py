@@ -165,11 +165,11 @@ def run_now(delayq: DelayQ, selection: Selection) -> bool:
 def update(
     delayq: DelayQ, id: str, changes: dict[str, Any], queue: str | None, if_eta: str | None
 ) -> bool:
-    """Change a scheduled or held task: its arguments, priority, expiry or headers.
+    """Change the arguments of a scheduled task, and more.
 
-    What is not given stays, with its due time, its id and what follows in its canvas. Its unique
-    key and its limit follow the arguments. Exits with 1 when it was not changed: a worker may have
-    it, or another task has the new unique key.
+    Also its priority, its expiry and its headers. What is not given stays, with its due time, its
+    id and what follows in its canvas. Its unique key and its limit follow the arguments. Exits
+    with 1 when it was not changed: a worker may have it, or another task has the new unique key.
 
     \b
     Examples:
