@@ -68,18 +68,45 @@ class LimitStore(StorePart):
             for name, text in definitions.items()
             if before.get(name) != text and not (only_missing and name in before)
         }
+        for name, former in before.items():
+            if f"c{name}" in new:
+                now = StoredLimit(of_code=definitions[name])
+                new |= self._change_of_rate(name, StoredLimit(of_code=former), now)
         if new:
             self._runner.client.hset(self._keys.limits, mapping=new)
         return {name: former for name, former in before.items() if f"c{name}" in new}
 
     def override(self, name: str, definition: str) -> None:
         """Store what people have set: it counts more than what the code says."""
-        self._runner.client.hset(self._keys.limits, f"o{name}", definition)
+        before = self._stored(name)
+        now = before._replace(override=definition)
+        fields = {f"o{name}": definition, **self._change_of_rate(name, before, now)}
+        self._runner.client.hset(self._keys.limits, mapping=fields)
 
     def forget(self, name: str, *, of_code: bool = False) -> bool:
         """Remove what people have set or, with *of_code*, what the code said. False: nothing."""
+        before = self._stored(name)
+        now = before._replace(**{"of_code" if of_code else "override": ""})
+        if changed := self._change_of_rate(name, before, now):
+            self._runner.client.hset(self._keys.limits, mapping=changed)
+        if now == StoredLimit():
+            self._runner.client.hdel(self._keys.limits, f"r{name}")
         field = f"{'c' if of_code else 'o'}{name}"
         return bool(self._runner.client.hdel(self._keys.limits, field))
+
+    def _stored(self, name: str) -> StoredLimit:
+        found = self._runner.client.hmget(self._keys.limits, [f"c{name}", f"o{name}"])
+        return StoredLimit(*(to_text(each or b"") for each in found))
+
+    def _change_of_rate(self, name: str, before: StoredLimit, now: StoredLimit) -> dict[str, int]:
+        """Return the field that has all lanes begin without their burst; none for the same rate."""
+        former, definition = before.definition, now.definition
+        if before == StoredLimit() or definition is None or not definition.interval_us:
+            return {}
+        if former is not None and former[:2] == definition[:2]:
+            return {}
+        seconds, micros = cast("tuple[int, int]", self._runner.client.time())
+        return {f"r{name}": seconds * 1_000_000 + micros}
 
     def try_lanes(self, names: Iterable[str]) -> None:
         """Have the lanes of limits tried again, since their definitions have changed."""

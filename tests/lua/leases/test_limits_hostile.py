@@ -143,3 +143,15 @@ def test_garbage_in_a_definition_stops_no_other_task(store: Bench, definition: b
     for number in range(4, 8):
         store.acquire(str(number))
     assert store.client.zcard("{q}:held") == 0
+
+
+@pytest.mark.parametrize(
+    "changed", [b"", b"\xff", b"nan", b"inf", b"-inf", b"9" * 400, b"-5", b"0x7"]
+)
+def test_garbage_in_the_time_of_a_change_stops_nothing(store: Bench, changed: bytes) -> None:
+    store.define_limit(interval_us=HOUR, burst=2)
+    store.client.hset("delayq:limits", "rapi", changed)
+    store.put(*(labelled(id, 0, lane="api:") for id in "abc"), labelled("free", 0))
+
+    assert ids(store.acquire("1")) == ["a", "b", "free"]
+    assert ids(store.acquire("2")) == []

@@ -210,6 +210,41 @@ def test_a_shorter_interval_counts_from_the_change_on(store: Bench) -> None:
 # -- what people and older code do
 
 
+@pytest.mark.parametrize("by", ["people", "code", "unset"])
+def test_a_lower_rate_lets_no_burst_go(store: Bench, by: str) -> None:
+    limits, high, low = store.task_limits, f"{HOUR} 3 0 0", f"{10 * HOUR} 3 0 0"
+    if by == "unset":
+        limits.announce({"api": low})
+        limits.override("api", high)
+        store.client.hdel("delayq:limits", "rapi")
+    else:
+        limits.announce({"api": high})
+    send(store, *"abcdefgh")
+    assert ids(store.acquire("1")) == ["a", "b", "c"]
+
+    change = {
+        "people": lambda: limits.override("api", low),
+        "code": lambda: limits.announce({"api": low}),
+        "unset": lambda: limits.forget("api"),
+    }
+    change[by]()
+    store.run_steps(limits.try_lanes_steps(QUEUE, "api"))
+    assert ids(store.acquire("2")) == []
+    # One interval later one goes.
+    store.client.hincrby("delayq:limits", "rapi", -10 * HOUR)
+    store.client.zincrby("delayq:slots", -10 * HOUR, "api:")
+    store.run_steps(limits.try_lanes_steps(QUEUE, "api"))
+    assert ids(store.acquire("3")) == ["d"]
+    # A change that keeps the rate changes nothing, nor does one after the clock was set back.
+    before = store.client.hget("delayq:limits", "rapi")
+    limits.override("api", f"{10 * HOUR} 3 9 0")
+    assert store.client.hget("delayq:limits", "rapi") == before
+    store.client.hincrby("delayq:limits", "rapi", 100 * HOUR)
+    store.client.zincrby("delayq:slots", -100 * HOUR, "api:")
+    store.run_steps(limits.try_lanes_steps(QUEUE, "api"))
+    assert len(ids(store.acquire("4"))) == 3
+
+
 def test_after_500_intervals_without_workers_no_more_than_a_burst_goes(store: Bench) -> None:
     store.define_limit(interval_us=HOUR, burst=3)
     send(store, *(f"a{n}" for n in range(6)))

@@ -8,7 +8,8 @@
 -- LIMITS has the definitions: field 'c' and the name of the limit for what the code says, 'o' and
 -- the name for what people have set, which counts more. A definition is "<µs between two messages,
 -- 0 for no rate> <burst> <concurrency, 0 for none> <1 if lanes take turns, else 0>". A limit
--- without a definition limits nothing.
+-- without a definition limits nothing. Field 'r' and the name has the time (µs) at which the rate or
+-- the burst of the limit was changed.
 --
 -- Defines  limits_read  turns  limit_of  turn_moment  hold_entry  lane_to_wait_in  may_lane_go
 -- Expects  KEYS.limits
@@ -23,12 +24,13 @@ local function limit_of(lane)
   local name = string.match(lane, '^[^:]*')
   local limit = limits_read[name]
   if limit == nil then
-    local set, of_code = unpack(read_typed('hash', 'HMGET', KEYS.limits, 'o' .. name, 'c' .. name))
+    local set, of_code, changed = unpack(read_typed('hash', 'HMGET', KEYS.limits, 'o' .. name,
+      'c' .. name, 'r' .. name))
     local interval, burst, concurrency, fair = string.match(set or of_code or '',
       '^(%d+%.?%d*) (%d+) (%d+) ([01])$')
     limit = interval ~= nil and {
       interval = tonumber(interval), burst = tonumber(burst), concurrency = tonumber(concurrency),
-      is_fair = fair == '1'}
+      is_fair = fair == '1', changed = tonumber(changed or 0) or 0}
     limits_read[name] = limit
   end
   return limit or nil
