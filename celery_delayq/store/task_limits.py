@@ -98,7 +98,7 @@ class LimitStore(StorePart):
         found = self._runner.client.hmget(self._keys.limits, [f"c{name}", f"o{name}"])
         return StoredLimit(*(to_text(each or b"") for each in found))
 
-    def _change_of_rate(self, name: str, before: StoredLimit, now: StoredLimit) -> dict[str, int]:
+    def _change_of_rate(self, name: str, before: StoredLimit, now: StoredLimit) -> dict[str, str]:
         """Return the field that has all lanes begin without their burst; none for the same rate."""
         former, definition = before.definition, now.definition
         if before == StoredLimit() or definition is None or not definition.interval_us:
@@ -106,7 +106,7 @@ class LimitStore(StorePart):
         if former is not None and former[:2] == definition[:2]:
             return {}
         seconds, micros = cast("tuple[int, int]", self._runner.client.time())
-        return {f"r{name}": seconds * 1_000_000 + micros}
+        return {f"r{name}": str(seconds * 1_000_000 + micros)}
 
     def try_lanes(self, names: Iterable[str]) -> None:
         """Have the lanes of limits tried again, since their definitions have changed."""

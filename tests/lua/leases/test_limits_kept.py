@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import count
 
 import pytest
@@ -222,7 +223,7 @@ def test_a_lower_rate_lets_no_burst_go(store: Bench, by: str) -> None:
     send(store, *"abcdefgh")
     assert ids(store.acquire("1")) == ["a", "b", "c"]
 
-    change = {
+    change: dict[str, Callable[[], object]] = {
         "people": lambda: limits.override("api", low),
         "code": lambda: limits.announce({"api": low}),
         "unset": lambda: limits.forget("api"),
