@@ -99,7 +99,7 @@ class LimitStore(StorePart):
         return StoredLimit(*(to_text(each or b"") for each in found))
 
     def _change_of_rate(self, name: str, before: StoredLimit, now: StoredLimit) -> dict[str, str]:
-        """Return the field that has all lanes begin without their burst; none for the same rate."""
+        """Return the field that has lanes go on without their burst; none for the same rate."""
         former, definition = before.definition, now.definition
         if before == StoredLimit() or definition is None or not definition.interval_us:
             return {}

@@ -30,8 +30,8 @@ local function used_until(lane, limit, time_us)
     redis.call('ZADD', KEYS.slots, latest, lane)
     used = latest
   end
-  if limit.changed <= time_us then
-    -- Slots of the former rate say nothing of this one: all lanes begin without their burst.
+  if used > limit.changed and limit.changed <= time_us then
+    -- Slots of the former rate say little of this one: the lane goes on without its burst.
     used = math.max(used, limit.changed + limit.interval * limit.burst)
   end
   return math.max(time_us, used)
