@@ -11,6 +11,7 @@ from celery_delayq.model.lookup import to_bytes, to_text
 from celery_delayq.store.keys import queue_name
 from celery_delayq.store.scan import PAGE_FIELDS, answered
 from celery_delayq.store.scripting.calls import Call, Command, Steps
+from celery_delayq.store.scripting.clock import clock_us, time_command
 from celery_delayq.store.scripting.runner import StorePart, ran
 
 #: Most lanes that are read together.
@@ -105,8 +106,8 @@ class LimitStore(StorePart):
             return {}
         if former is not None and former[:2] == definition[:2]:
             return {}
-        seconds, micros = cast("tuple[int, int]", self._runner.client.time())
-        return {f"r{name}": str(seconds * 1_000_000 + micros)}
+        [reply] = answered(self._runner.run_all([time_command()]))
+        return {f"r{name}": str(clock_us(reply))}
 
     def try_lanes(self, names: Iterable[str]) -> None:
         """Have the lanes of limits tried again, since their definitions have changed."""
