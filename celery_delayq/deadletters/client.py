@@ -30,7 +30,13 @@ from celery_delayq.model.lookup import StatusCode, to_bytes
 from celery_delayq.model.names import check_name
 from celery_delayq.model.scheduled import OUTCOMES, Bulk, Outcome, moment
 from celery_delayq.schedule.update import changes_of, editor_of
-from celery_delayq.store.dead_letters import Replay, ReplayedInPlace, read_codes
+from celery_delayq.store.dead_letters import (
+    ChangedInPlace,
+    DeadLetterStore,
+    Replay,
+    read_codes,
+)
+from celery_delayq.store.keys import Layout
 from celery_delayq.store.paging import queues_of
 from celery_delayq.store.scripting.calls import Call
 from celery_delayq.store.scripting.pipelining import PipelinedCalls
@@ -54,6 +60,13 @@ Progress = Callable[[int | None, int], object]
 PROGRESS_DEAD_LETTERS = 100
 
 _QUEUE: Callable[[DeadLetter], str] = attrgetter("queue")
+
+#: A page of dead letters: first and last time of death (ms), the id of the dead letter after which
+#: the page begins, and a token.
+Place = tuple[float | str, float | str, bytes, str]
+
+#: Changes a page of dead letters of a queue in one script call.
+InPlace = Callable[[DeadLetterStore, str, Layout, Place], ChangedInPlace]
 
 
 class Change(NamedTuple):
@@ -353,10 +366,8 @@ class DeadLetters:
             ]
             return self._replay_change(name, dead_letters, changes, dues, run)
 
-        plain = rate is None and changes == ReplayChanges()
-        return self._change_all(
-            filter, change, dry_run, everything, progress, replay_in_place=plain
-        )
+        in_place = _replay_in_place if rate is None and changes == ReplayChanges() else None
+        return self._change_all(filter, change, dry_run, everything, progress, in_place=in_place)
 
     def _changes(self, queue: str | None, **given: Any) -> ReplayChanges:
         """Return the changes of a replay; raises the errors of :meth:`replay`."""
@@ -428,7 +439,9 @@ class DeadLetters:
         progress: Callable[[Bulk], object] | None = None,
     ) -> Bulk:
         """Delete all dead letters that match a filter; parameters as for :meth:`replay_all`."""
-        return self._change_all(filter, self._purge_change, dry_run, everything, progress)
+        return self._change_all(
+            filter, self._purge_change, dry_run, everything, progress, in_place=_purge_in_place
+        )
 
     def _purge_change(self, queue: str, dead_letters: Sequence[DeadLetter], _: int = 0) -> Any:
         """Return the change that deletes dead letters of one queue."""
@@ -457,7 +470,7 @@ class DeadLetters:
         everything: bool,
         progress: Callable[[Bulk], object] | None,
         *,
-        replay_in_place: bool = False,
+        in_place: InPlace | None,
     ) -> Bulk:
         """Change the dead letters that match, in batches; messages that die meanwhile stay."""
         check_filter(filter)
@@ -476,7 +489,7 @@ class DeadLetters:
         bulk.total = self._count(
             DeadFilter(filter.queue, died_from=filter.died_from, died_to=filter.died_to)
         )
-        self._change_matching(filter, change, bulk, progress, replay_in_place=replay_in_place)
+        self._change_matching(filter, change, bulk, progress, in_place=in_place)
         return bulk
 
     def _change_matching(
@@ -486,12 +499,12 @@ class DeadLetters:
         bulk: Bulk,
         progress: Callable[[Bulk], object] | None,
         *,
-        replay_in_place: bool,
+        in_place: InPlace | None,
     ) -> None:
         """Change the dead letters that match, and count the outcomes.
 
-        With *replay_in_place* scripts change most messages themselves, and *change* gets only the
-        dead letters that :meth:`_replay_in_place` yields.
+        With *in_place* scripts change most dead letters themselves, and *change* gets only the
+        dead letters that :meth:`_change_in_place` yields.
         """
         number_read = 0
 
@@ -500,8 +513,8 @@ class DeadLetters:
             if progress is not None:
                 progress(bulk)
 
-        if replay_in_place and filter.is_by_place:
-            dead_letters = self._replay_in_place(filter, bulk, progress)
+        if in_place is not None and filter.is_by_place:
+            dead_letters = self._change_in_place(filter, in_place, bulk, progress)
         else:
             dead_letters = self._iterate(filter, ahead=True)
         with PipelinedCalls(self._ask) as ahead:
@@ -517,10 +530,14 @@ class DeadLetters:
                     else:
                         ahead.send(queue, made.call, partial(settle, made))
 
-    def _replay_in_place(
-        self, filter: DeadFilter, bulk: Bulk, progress: Callable[[Bulk], object] | None
+    def _change_in_place(
+        self,
+        filter: DeadFilter,
+        in_place: InPlace,
+        bulk: Bulk,
+        progress: Callable[[Bulk], object] | None,
     ) -> Iterator[DeadLetter]:
-        """Replay dead letters by queue and time; yield those that no script can change."""
+        """Change dead letters by queue and time; yield those that no script can change."""
         low, high = filter.range_ms()
         layouts = self._ask(lambda stores: queues_of(stores, filter.queue))
         counts = self._ask(lambda stores: counts_of(stores, filter.queue, low, high))
@@ -532,8 +549,8 @@ class DeadLetters:
             after = b""
             more = True
             while more:
-                place = (layout, first, last, after, uuid4().hex)
-                found, remaining = self._ask(partial(_replay_page_in_place, queue, place))
+                place = (first, last, after, uuid4().hex)
+                found, remaining = self._ask(partial(_change_page, in_place, queue, layout, place))
                 if found.number:
                     bulk.outcomes[Outcome.DONE] += found.number
                     if progress is not None:
@@ -576,12 +593,24 @@ def make_replays(
     return found
 
 
-def _replay_page_in_place(
-    queue: str, place: tuple[Any, ...], stores: Stores
-) -> tuple[ReplayedInPlace, Sequence[DeadLetterRecord]]:
-    """Replay a page in one call; return its result, and the dead letters that it did not replay."""
+def _replay_in_place(
+    dead_letters: DeadLetterStore, queue: str, layout: Layout, place: Place
+) -> ChangedInPlace:
+    return dead_letters.replay_in_place(queue, layout, *place)
+
+
+def _purge_in_place(
+    dead_letters: DeadLetterStore, queue: str, _: Layout, place: Place
+) -> ChangedInPlace:
+    return dead_letters.purge_in_place(queue, *place)
+
+
+def _change_page(
+    in_place: InPlace, queue: str, layout: Layout, place: Place, stores: Stores
+) -> tuple[ChangedInPlace, Sequence[DeadLetterRecord]]:
+    """Change a page in one call; return its result, and the dead letters that it did not change."""
     dead_letters = stores.of(queue).dead_letters
-    found = dead_letters.replay_in_place(queue, *place)
+    found = in_place(dead_letters, queue, layout, place)
     return found, dead_letters.read(queue, [id for id, _ in found.unread]) if found.unread else []
 
 

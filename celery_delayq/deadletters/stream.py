@@ -8,7 +8,13 @@ from dataclasses import dataclass
 from typing import Any, cast
 from uuid import uuid4
 
-from celery_delayq.deadletters.client import DeadLetters, Progress, counted, make_replays
+from celery_delayq.deadletters.client import (
+    DeadLetters,
+    InPlace,
+    Progress,
+    counted,
+    make_replays,
+)
 from celery_delayq.deadletters.replay import ReplayChanges, replay_message
 from celery_delayq.integration.not_run import note_purged
 from celery_delayq.model.dead_letter import DeadFilter, DeadLetter, is_meant
@@ -79,7 +85,7 @@ class StreamDeadLetters(DeadLetters):
         bulk: Bulk,
         progress: Callable[[Bulk], object] | None,
         *,
-        replay_in_place: bool,  # noqa: ARG002
+        in_place: InPlace | None,  # noqa: ARG002
     ) -> None:
         number_read = 0
         for batch in portions(

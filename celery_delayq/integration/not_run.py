@@ -3,26 +3,36 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from billiard.exceptions import WorkerLostError
 from celery import signals, states
 from celery.app.task import Context
+from celery.backends.base import DisabledBackend
+from celery.events.event import Event
 from celery.exceptions import ChordError, TaskRevokedError
 
+from celery_delayq.integration.endings.results_together import stores_together
 from celery_delayq.model.canvas import chord_contexts, without_chord
 from celery_delayq.model.dead_letter import CHORD_NOTIFIED_FIELD, DeadLetter, has_crashed
 from celery_delayq.model.payload import request_of
 from celery_delayq.model.publish_outcome import PublishOutcome
 from celery_delayq.model.scheduled import ScheduledTask
 from celery_delayq.utils.bridge import off_loop
+from celery_delayq.utils.portions import batches
 
 logger = logging.getLogger(__name__)
 
 #: Most seconds to wait for a producer from the app's pool. The caller may use the only producer.
 PRODUCER_SECONDS = 10.0
+
+#: Most events of one message.
+GROUP_EVENTS = 100
+
+#: Fields of an event ``task-revoked``, beside the id.
+_REVOKED = {"terminated": False, "signum": None, "expired": False}
 
 
 class NotRun(NamedTuple):
@@ -49,7 +59,7 @@ def note_revoked(
     if not found:
         return
     _mark(app, found)
-    _send_events(app, found, dispatcher)
+    _send_events(app, [request.id for request, _ in found], dispatcher)
     for request, reason in found:
         signals.task_revoked.send(
             sender=_task_of(app, getattr(request, "task", None)),
@@ -71,21 +81,40 @@ def _task_of(app: Any, name: Any) -> Any:
     return app.tasks.get(name) if found is None and app.autofinalize else found
 
 
+def has_listeners(app: Any) -> bool:
+    """Return whether a task that does not run is reported to a result backend or to receivers of
+    the signal, beside events. Both get the request of the task.
+    """
+    if signals.task_revoked.receivers:
+        return True
+    try:
+        return not isinstance(app.backend, DisabledBackend)
+    except Exception:  # the error is logged when a result is stored
+        return True
+
+
 @off_loop
 def note_cancelled(
-    app: Any, ids: Collection[str], entries: Iterable[ScheduledTask], reason: str
+    app: Any, tasks: Iterable[ScheduledTask], ready: Iterable[str], reason: str
 ) -> None:
     """Report that cancelled tasks do not run.
 
     Parameters
     ----------
-    entries : Iterable[ScheduledTask]
-        The entries of those tasks that were scheduled. May contain entries of other tasks.
+    tasks : Iterable[ScheduledTask]
+        The tasks that were scheduled.
+    ready : Iterable[str]
+        Ids of the tasks that were ready: a worker reports them too.
     """
-    known = [entry for entry in entries if entry.id in ids]
-    scheduled = {entry.id for entry in known}
-    _mark_ready(app, {id: reason for id in ids if id not in scheduled})
-    note_revoked(app, [NotRun(request_of(entry), reason) for entry in known])
+    _mark_ready(app, dict.fromkeys(ready, reason))
+    note_revoked(app, [NotRun(request_of(task), reason) for task in tasks])
+
+
+@off_loop
+def note_cancelled_ids(app: Any, ids: Sequence[str]) -> None:
+    """Report that scheduled tasks were cancelled, for an app without :func:`has_listeners`."""
+    if ids:
+        _send_events(app, ids, None)
 
 
 @off_loop
@@ -151,44 +180,51 @@ def _mark(app: Any, tasks: Iterable[NotRun]) -> None:
     """Store the state of tasks. Notify no chord."""
     id = None
     try:
-        for request, reason in tasks:
-            id = request.id
-            store = not request.ignore_result or app.conf.task_store_errors_even_if_ignored
-            alone = Context({**request.__dict__, "chord": None})
-            if app.backend.mark_as_revoked(id, reason, alone, store_result=store) is False:
-                break  # in a worker the error is logged, not raised
+        found, ignored = [*tasks], app.conf.task_store_errors_even_if_ignored
+        stored = [ignored or not each.request.ignore_result for each in found]
+        ids = [request.id for (request, _), store in zip(found, stored, strict=True) if store]
+        with stores_together(app.backend, ids) as backend:
+            for (request, reason), store in zip(found, stored, strict=True):
+                id = request.id
+                alone = Context({**request.__dict__, "chord": None}) if request.chord else request
+                if backend.mark_as_revoked(id, reason, alone, store_result=store) is False:
+                    break  # in a worker the error is logged, not raised
     except Exception:  # one error ends the loop: a backend that is away makes each call slow
         logger.exception(
             "The result backend was not told that task %r, or one after it, is revoked", id
         )
 
 
-def _send_events(app: Any, tasks: Sequence[NotRun], dispatcher: Any) -> None:
+def _send_events(app: Any, ids: Sequence[Any], dispatcher: Any) -> None:
     try:
-        with _dispatching(app) if dispatcher is None else nullcontext(dispatcher) as events:
-            for request, _ in tasks:
-                events.send(
-                    "task-revoked", uuid=request.id, terminated=False, signum=None, expired=False
-                )
+        if dispatcher is None:
+            _publish_events(app, ids)
+            return
+        for id in ids:
+            dispatcher.send("task-revoked", uuid=id, **_REVOKED)
     except Exception:
-        logger.exception("Nobody was told by event that %d tasks are revoked", len(tasks))
+        logger.exception("Nobody was told by event that %d tasks are revoked", len(ids))
 
 
-@contextmanager
-def _dispatching(app: Any) -> Iterator[Any]:
+def _publish_events(app: Any, ids: Sequence[Any]) -> None:
+    """Send events in groups, as workers do: one message for many events."""
     with (
         app.amqp.producer_pool.acquire(block=True, timeout=PRODUCER_SECONDS) as producer,
-        # In groups, as in workers: one message for many events.
         app.events.Dispatcher(
-            producer.connection,
-            channel=producer.channel,
-            buffer_while_offline=False,
-            buffer_group={"task"},
-            buffer_limit=100,
+            producer.connection, channel=producer.channel, buffer_while_offline=False
         ) as dispatcher,
     ):
-        yield dispatcher
-        dispatcher.flush()
+        for some in batches(ids, GROUP_EVENTS):
+            group = partial(_group_of_events, some, dispatcher.clock)
+            dispatcher.publish("task-multi", {}, dispatcher.producer, blind=True, Event=group)
+
+
+def _group_of_events(
+    ids: Sequence[Any], clock: Any, _type: str, /, **fields: Any
+) -> list[dict[str, Any]]:
+    """Return an event for each task. *fields* are those that Celery gives to each event."""
+    common = Event("task-revoked", **{**fields, **_REVOKED})
+    return [{**common, "uuid": id, "clock": clock.forward()} for id in ids]
 
 
 def _tell_chords(app: Any, request: Context, state: str, error: Exception) -> None:

@@ -31,7 +31,7 @@ CHORD_NOTIFIED_FIELD = "told"
 
 #: Beginnings of the reasons of messages that killed their workers or processes, as written by
 #: ``include/leases/death_counts.lua``, ``leases/requeue.lua`` and ``transport/amqp/channel.py``.
-_CRASH_REASONS = ("its worker died ", "its process died ", "killed its process ")
+CRASH_REASONS = ("its worker died ", "its process died ", "killed its process ")
 
 
 class DeadLetterRecord(NamedTuple):
@@ -254,7 +254,7 @@ class DeadLetter(MessageFields):
 
 def has_crashed(dead_letter: DeadLetter) -> bool:
     """Return whether the workers of a task died; then no worker has reported the task's end."""
-    return dead_letter.reason.startswith(_CRASH_REASONS)
+    return dead_letter.reason.startswith(CRASH_REASONS)
 
 
 #: Attributes that :meth:`DeadLetter.as_dict` returns beside the arguments, in this order.

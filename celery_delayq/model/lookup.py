@@ -17,15 +17,16 @@ PAUSED_OFFSET_MS = 10**15
 
 State = Literal["scheduled", "paused", "held", "ready", "running"]
 
-#: The codes by which scripts return outcomes.
-StatusCode = Literal["d", "w", "r", "c", "p", "k", "x", "u"]
+#: The codes by which scripts return outcomes. ``m``: a ready task was cancelled, which the worker
+#: that gets its message reports.
+StatusCode = Literal["d", "m", "w", "r", "c", "p", "k", "x", "u"]
 
 #: What a cancel does with ready messages: ``"cancel"`` cancels them too, ``"free"`` frees only
 #: their unique keys (workers refuse them), ``"leave"`` leaves them unchanged.
 ReadyAction = Literal["cancel", "free", "leave"]
 
 #: Several messages may have one id; the first of their codes in this order is returned.
-_RANK: Sequence[StatusCode] = ("r", "w", "c", "p", "k", "x", "d", "u")
+_RANK: Sequence[StatusCode] = ("r", "w", "c", "p", "k", "x", "d", "m", "u")
 
 #: Due time in ms that entries must have to be changed: one for all, or one for each; None for any.
 IfDue = int | Sequence[int | None] | None

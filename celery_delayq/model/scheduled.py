@@ -86,6 +86,7 @@ class Outcome(str, Enum):
 
 OUTCOMES: dict[StatusCode, Outcome] = {
     "d": Outcome.DONE,
+    "m": Outcome.DONE,
     "w": Outcome.READY,
     "r": Outcome.RUNNING,
     "c": Outcome.CHANGED,

@@ -2,31 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 from functools import partial
+from itertools import chain
 from typing import Any, NamedTuple
 from uuid import uuid4
 
 from celery_delayq.errors import ConfigError, InvalidETA, InvalidFilter
+from celery_delayq.integration.not_run import note_cancelled, note_cancelled_ids
 from celery_delayq.model.envelope import MAX_DUE_MS, Due, due_of_countdown, due_of_eta
-from celery_delayq.model.lookup import EntryCondition, ListedEntry, Position, StatusCode
-from celery_delayq.model.scheduled import OUTCOMES, Bulk, Filter, Outcome
+from celery_delayq.model.lookup import (
+    EntryCondition,
+    FoundPage,
+    ListedEntry,
+    Position,
+    StatusCode,
+)
+from celery_delayq.model.scheduled import OUTCOMES, Bulk, Filter, Outcome, ScheduledTask
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.paging import counts_of, listed_pages, queues_of
+from celery_delayq.store.scan import PAGE_NAMES
 from celery_delayq.store.schedule import Store
+from celery_delayq.store.scripting.calls import Steps
+from celery_delayq.store.scripting.pipelining import PipelinedCalls
 from celery_delayq.store.session import Session
 from celery_delayq.store.stores import Stores
 from celery_delayq.utils.portions import batches
 
-#: Entries that one script call of a bulk operation changes.
+#: Entries that a bulk operation changes together.
 CHANGE_BATCH = 40
 
 #: Entries of a page, which is found first, and whose names are read again to change them.
 PAGE_ENTRIES = 1000
 
-#: A change of entries of one queue; it returns the outcome of each.
-Change = Callable[[Store, str, Layout, Sequence[ListedEntry], str], Sequence[StatusCode]]
+#: A change of entries of one queue: its calls, from the store, the queue, its layout, the entries
+#: and a token. The result is the outcome of each entry.
+Change = Callable[[Store, str, Layout, Sequence[ListedEntry], str], Steps[list[StatusCode]]]
+
+#: Called with a queue, changed entries of it, and the outcome of each.
+Settled = Callable[[str, Sequence[ListedEntry], Sequence[StatusCode]], object]
 
 
 def change_all(
@@ -38,19 +54,26 @@ def change_all(
     progress: Callable[[Bulk], object] | None,
     *,
     last_first: bool = False,
-    after_batch: Callable[[Sequence[ListedEntry]], object] | None = None,
+    batch: int = CHANGE_BATCH,
+    records: bool = False,
+    settled: Settled | None = None,
 ) -> Bulk:
     """Change the entries that match a filter, in batches.
 
-    All matching entries are found first. An entry whose due time changes after that is left
-    unchanged.
+    An entry whose due time changes after the beginning is left unchanged. With a priority or
+    *last_first*, all matching entries are found first. While Redis changes a batch, the next batch
+    is read and the former one is settled.
 
     Parameters
     ----------
     last_first : bool
         Change the entries in the reverse order of their due times.
-    after_batch : Callable[[Sequence[ListedEntry]], object] | None
-        Called with the changed entries of each batch.
+    batch : int
+        Entries that are changed together.
+    records : bool
+        Whether *settled* gets entries with their records.
+    settled : Settled | None
+        Called after each batch, before the next batch is changed.
     """
     if not isinstance(filter, Filter):
         raise InvalidFilter(f"filter={filter!r}: expected a Filter(…)")
@@ -69,29 +92,40 @@ def change_all(
         bulk.outcomes[Outcome.DONE] = bulk.total
         return bulk
     queues = [queue for queue, number in counts.items() if number]
-    windows = [
-        window
-        for where in conditions
-        for window in _windows(session, where, began, queues, bulk, report)
-    ]
-    bulk.total = bulk.found
+    if filter.priority is None and not last_first:
+        windows = [_Window(queue, where, None, None) for where in conditions for queue in queues]
+        bulk.found = bulk.total
+    else:
+        windows = [
+            window
+            for where in conditions
+            for window in _windows(session, where, began, queues, bulk, report)
+        ]
+        bulk.total = bulk.found
     if last_first:
         windows.reverse()
-    last_windows = {(window.queue, window.where): window for window in windows}
-    for window in windows:
-        goes_on = last_windows[window.queue, window.where] is not window
-        found = session.ask(partial(_read_window, began, window, goes_on))
-        layout = known[window.queue]
-        for batch in batches(found[::-1] if last_first else found, CHANGE_BATCH):
-            codes: Sequence[StatusCode] = ["d"] * len(batch)
-            if not dry_run:
-                make = partial(_change_in_store, change, window.queue, layout, batch, uuid4().hex)
-                codes = session.ask(make)
-            bulk.outcomes.update(OUTCOMES[code] for code in codes)
-            if after_batch is not None and not dry_run:
-                done = zip(batch, codes, strict=True)
-                after_batch([each for each, code in done if code == "d"])
-            report(bulk)
+    last_windows = {window.queue: window for window in windows}
+
+    def settle(queue: str, some: Sequence[ListedEntry], codes: Sequence[StatusCode]) -> None:
+        bulk.outcomes.update(OUTCOMES[code] for code in codes)
+        if settled is not None and not dry_run:
+            settled(queue, some, codes)
+        report(bulk)
+
+    with PipelinedCalls(session.ask) as reads, PipelinedCalls(session.ask) as changes:
+        for window in windows:
+            queue, goes_on = window.queue, last_windows[window.queue] is not window
+            read = _Read(batch if records else PAGE_NAMES, began, records, goes_on)
+            found: Iterable[ListedEntry] = chain.from_iterable(_parts(session, reads, window, read))
+            if last_first:
+                found = [*found][::-1]
+            for some in batches(found, batch):
+                if dry_run:
+                    settle(queue, some, ["d"] * len(some))
+                    continue
+                store = session.ask(partial(_store_of, queue))
+                steps = change(store, queue, known[queue], some, uuid4().hex)
+                changes.send_steps(queue, steps, partial(settle, queue, some))
     return bulk
 
 
@@ -133,28 +167,70 @@ class _Window(NamedTuple):
     end: Position | None
 
 
-def _read_window(began: int, window: _Window, goes_on: bool, stores: Stores) -> list[ListedEntry]:
-    position, where = window.start, window.where
-    options: dict[str, Any] = {"records": False, "began": began, "goes_on": goes_on}
-    found: list[ListedEntry] = []
-    while True:
-        control = stores.of(window.queue).control
-        page = control.page(window.queue, where, PAGE_ENTRIES, position, window.end, **options)
-        found += page.entries
-        position = page.end
-        if position is None:
-            return found
+class _Read(NamedTuple):
+    """Parameters of :meth:`~celery_delayq.store.control.ControlStore.page_steps`."""
+
+    limit: int
+    began: int
+    records: bool
+    goes_on: bool
 
 
-def _change_in_store(
-    change: Change,
+def _parts(
+    session: Session, reads: PipelinedCalls, window: _Window, read: _Read
+) -> Iterator[list[ListedEntry]]:
+    """Yield the entries of a window. The next part is read while the caller handles a part.
+
+    A window of a whole queue ends with the last due at the first part, so that new entries do not
+    make it endless.
+    """
+    pages = deque[FoundPage]()
+    where, options = window.where, read._asdict()
+
+    def send(after: Position | None) -> None:
+        control = session.ask(partial(_store_of, window.queue)).control
+        steps = control.page_steps(window.queue, where, after=after, upto=window.end, **options)
+        reads.send_steps(window.queue, steps, pages.append)
+
+    send(window.start)
+    is_first = window.start is None
+    while reads.settle():
+        page = pages.popleft()
+        if is_first:
+            where, is_first = where.due_by(page.last_due), False
+        if page.end is not None:
+            send(page.end)
+        yield page.entries
+
+
+def _store_of(queue: str, stores: Stores) -> Store:
+    return stores.of(queue)
+
+
+def report_cancelled(
+    app: Any,
+    with_records: bool,
     queue: str,
-    layout: Layout,
-    batch: Sequence[ListedEntry],
-    token: str,
-    stores: Stores,
-) -> Sequence[StatusCode]:
-    return change(stores.of(queue), queue, layout, batch, token)
+    found: Sequence[ListedEntry],
+    codes: Sequence[StatusCode],
+) -> None:
+    """Report the cancelled entries of a batch, of which each has a code.
+
+    Parameters
+    ----------
+    with_records : bool
+        Whether the entries have records; without them only events are sent.
+    """
+    scheduled = [each for each, code in zip(found, codes, strict=True) if code == "d"]
+    if not with_records:
+        note_cancelled_ids(app, [each.id for each in scheduled])
+        return
+    tasks = [
+        ScheduledTask.of_record(queue, each.name, "scheduled", each.due_ms, each.record)
+        for each in scheduled
+    ]
+    ready = [each.id for each, code in zip(found, codes, strict=True) if code == "m"]
+    note_cancelled(app, tasks, ready, "cancelled")
 
 
 def new_due(

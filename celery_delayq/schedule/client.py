@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
-from functools import cache
+from functools import cache, partial
 from itertools import chain
 from typing import Any
 from uuid import uuid4
@@ -12,7 +12,7 @@ from uuid import uuid4
 from celery import Signature
 
 from celery_delayq.errors import ConfigError, InvalidETA, InvalidFilter
-from celery_delayq.integration.not_run import note_cancelled
+from celery_delayq.integration.not_run import has_listeners, note_cancelled
 from celery_delayq.integration.worker_checks import warn_of_naive_eta
 from celery_delayq.model.envelope import Due, due_of_eta
 from celery_delayq.model.lookup import (
@@ -35,16 +35,24 @@ from celery_delayq.model.scheduled import (
     bound_ms,
     outcome_of,
 )
-from celery_delayq.schedule.bulk import change_all, new_due, shift_due, shift_due_or_past, shift_ms
+from celery_delayq.schedule.bulk import (
+    CHANGE_BATCH,
+    change_all,
+    new_due,
+    report_cancelled,
+    shift_due,
+    shift_due_or_past,
+    shift_ms,
+)
 from celery_delayq.schedule.items import Item, ItemOutcome, ManyReport
 from celery_delayq.schedule.schedule_many import SEND_BATCH, schedule_many
+from celery_delayq.store.control import CANCEL_ID_BATCHES
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.paging import (
     counts_of,
     during_pauses,
     queues_of,
     read_page,
-    scheduled_among,
 )
 from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting.calls import Steps
@@ -294,10 +302,17 @@ class Schedule:
 
         change = _Change(ids, queue, steps)
         codes_by_queue = self._ask(change.make)
-        outcomes = [outcome_of(codes) for codes in zip(*codes_by_queue, strict=True)]
+        outcomes = [outcome_of(codes) for codes in zip(*codes_by_queue.values(), strict=True)]
         outcomes = outcomes or [Outcome.UNKNOWN] * len(ids)
         done = {id for id, it in zip(ids, outcomes, strict=True) if it is Outcome.DONE}
-        note_cancelled(self._session.app, done, change.scheduled(), reason)
+        codes = {queue: dict(zip(ids, its, strict=True)) for queue, its in codes_by_queue.items()}
+        # A task that became ready after it was found is reported by a worker.
+        tasks = [
+            task
+            for task in change.scheduled()
+            if task.id in done and codes[task.queue].get(task.id) == "d"
+        ]
+        note_cancelled(self._session.app, tasks, done - {task.id for task in tasks}, reason)
         return outcomes
 
     def reschedule(
@@ -370,7 +385,7 @@ class Schedule:
     def _change(self, id: str, queue: str | None, steps: _ChangeSteps) -> Outcome:
         """Change entries in all queues."""
         codes = self._ask(_Change([id], queue, steps).make)
-        return outcome_of([*chain.from_iterable(codes)])
+        return outcome_of([*chain.from_iterable(codes.values())])
 
     def _shift(self, id: str, by_ms: int, queue: str | None, if_due: int | None) -> Outcome:
         """Move entries by an amount; try again if another process moved an entry meanwhile.
@@ -553,28 +568,28 @@ class Schedule:
         everything : bool
             Required for a filter that matches all entries.
         progress : Callable[[Bulk], object]
-            Called after each batch. If more than 1,000 entries match, it is also called while these
-            are found, before the first change; then ``found`` grows.
+            Called after each batch. With a priority, and by :meth:`run_all_now`, it is also called
+            for each 1,000 entries that are found, before the first change; then ``found`` grows.
         """
-
-        entries: dict[str, ScheduledTask] = {}
+        with_records = not dry_run and has_listeners(self._session.app)
 
         def change(
             store: Store, queue: str, layout: Layout, found: Sequence[ListedEntry], token: str
-        ) -> Sequence[StatusCode]:
-            names = [each.name for each in found]
-            # A second attempt does not find entries that the first attempt has cancelled.
-            entries.update((each._name, each) for each in scheduled_among(store, queue, names))
-            dues = [each.listed_due_ms for each in found]
-            return store.control.cancel(queue, layout, names, if_due=dues, token=token)
+        ) -> Steps[list[StatusCode]]:
+            names, dues = [each.name for each in found], [each.listed_due_ms for each in found]
+            return store.control.cancel_steps(queue, layout, names, if_due=dues, token=token)
 
-        def report(cancelled: Sequence[ListedEntry]) -> None:
-            gone = [entries[each.name] for each in cancelled if each.name in entries]
-            note_cancelled(self._session.app, {each.id for each in cancelled}, gone, "cancelled")
-            entries.clear()
-
+        settled = partial(report_cancelled, self._session.app, with_records)
         return change_all(
-            self._session, filter, change, dry_run, everything, progress, after_batch=report
+            self._session,
+            filter,
+            change,
+            dry_run,
+            everything,
+            progress,
+            batch=CANCEL_ID_BATCHES * CHANGE_BATCH,
+            records=with_records,
+            settled=settled,
         )
 
     def reschedule_all(
@@ -602,13 +617,13 @@ class Schedule:
 
         def change(
             store: Store, queue: str, _: Layout, found: Sequence[ListedEntry], token: str
-        ) -> Sequence[StatusCode]:
+        ) -> Steps[list[StatusCode]]:
             when = due_in(store)
             moves = [
                 (x.name, when or shift_due_or_past(x.listed_due_ms, by_ms), x.listed_due_ms)
                 for x in found
             ]
-            return store.control.reschedule(queue, moves, token)
+            return store.control.reschedule_steps(queue, moves, token)
 
         return change_all(self._session, filter, change, dry_run, everything, progress)
 
@@ -624,9 +639,9 @@ class Schedule:
 
         def change(
             store: Store, queue: str, layout: Layout, found: Sequence[ListedEntry], token: str
-        ) -> Sequence[StatusCode]:
+        ) -> Steps[list[StatusCode]]:
             names, dues = [each.name for each in found], [each.listed_due_ms for each in found]
-            return store.control.run_now(queue, layout, names, if_due=dues, token=token)
+            return store.control.run_now_steps(queue, layout, names, if_due=dues, token=token)
 
         # Each entry goes to the head of the ready list, so the entry that is due first comes last.
         return change_all(
@@ -648,18 +663,17 @@ class _Change:
         self._token = uuid4().hex
         self._found: dict[str, dict[str, Location]] = {}
 
-    def make(self, stores: Stores) -> list[list[StatusCode]]:
-        """Make the change; return the status code of each id, for each queue."""
+    def make(self, stores: Stores) -> dict[str, list[StatusCode]]:
+        """Make the change; return the status code of each id, by queue."""
         layouts = queues_of(stores, self._queue)
         places = stores.run_each(stores.queues_with(layouts, self._ids), find_steps_of(self._ids))
         for name, its in places.items():
             if its:
                 self._found.setdefault(name, {}).update({each.name: each for each in its})
         queues = [name for name in layouts if name in self._found]
-        codes = stores.run_each(
+        return stores.run_each(
             queues, lambda store, name: self._steps(store, name, layouts[name], self._token)
         )
-        return [*codes.values()]
 
     def scheduled(self) -> list[ScheduledTask]:
         """Return the found tasks that were scheduled, with their messages."""

@@ -11,7 +11,7 @@ from itertools import chain
 from typing import Any, NamedTuple, cast
 from uuid import uuid4
 
-from celery_delayq.model.dead_letter import DeadLetterRecord
+from celery_delayq.model.dead_letter import CRASH_REASONS, DeadLetterRecord
 from celery_delayq.model.envelope import Entry, dead_letter_text
 from celery_delayq.model.lookup import StatusCode, Swap, to_bytes, to_text
 from celery_delayq.model.totals import kind_of
@@ -35,6 +35,9 @@ REPLAY_BATCH = 75
 #: Most dead letters that one call swaps.
 SWAP_BATCH = 40
 
+#: Most dead letters that one call deletes, and whose messages it looks at.
+PURGE_BATCH = 100
+
 #: Most dead letters that one call deletes, and most such calls in a row.
 TRIM_BATCH, MAX_TRIM_CALLS = 200, 10
 
@@ -47,13 +50,13 @@ class Replay(NamedTuple):
     entry: Entry
 
 
-class ReplayedInPlace(NamedTuple):
-    """The reply of ``deadletters/replay_in_place.lua``.
+class ChangedInPlace(NamedTuple):
+    """The reply of ``deadletters/replay_in_place.lua`` and ``deadletters/purge_in_place.lua``.
 
     Attributes
     ----------
     number : int
-        Number of dead letters that are ready again.
+        Number of dead letters that the script has changed.
     unread : list[tuple[bytes, float]]
         Id and time of death (ms) of dead letters whose messages must be read.
     last_died : float
@@ -66,6 +69,15 @@ class ReplayedInPlace(NamedTuple):
     unread: list[tuple[bytes, float]]
     last_died: float
     has_more: bool
+
+    @classmethod
+    def read(cls, reply: bytes) -> ChangedInPlace:
+        """Read the reply."""
+        head, _, ids = reply.partition(b"\n")
+        more, last_died, number, *unread = head.split()
+        names = cut(b" ".join(unread[::2]), ids)
+        found = [*zip(names, map(float, unread[1::2]), strict=True)]
+        return cls(int(number), found, float(last_died), more == b"1")
 
 
 def read_codes(reply: bytes) -> list[StatusCode]:
@@ -230,7 +242,7 @@ class DeadLetterStore(StorePart):
         after: bytes,
         token: str,
         limit: int = REPLAY_BATCH,
-    ) -> ReplayedInPlace:
+    ) -> ChangedInPlace:
         """Make tasks of dead letters ready again, except those whose messages must be read.
 
         For a minute, a repeated call with the same *token* changes nothing and returns the same
@@ -245,15 +257,26 @@ class DeadLetterStore(StorePart):
             for none.
         """
         args = [died_from, died_to, limit, token, after, *layout.steps]
-        reply = self._run("deadletters/replay_in_place", queue, args, layout=layout, answer=token)
-        head, _, ids = reply.partition(b"\n")
-        more, last_died, number, *unread = head.split()
-        names = cut(b" ".join(unread[::2]), ids)
-        return ReplayedInPlace(
-            int(number),
-            [*zip(names, map(float, unread[1::2]), strict=True)],
-            float(last_died),
-            more == b"1",
+        return ChangedInPlace.read(
+            self._run("deadletters/replay_in_place", queue, args, layout=layout, answer=token)
+        )
+
+    def purge_in_place(
+        self,
+        queue: str,
+        died_from: float | str,
+        died_to: float | str,
+        after: bytes,
+        token: str,
+        limit: int = PURGE_BATCH,
+    ) -> ChangedInPlace:
+        """Delete dead letters, except those whose deletion must be reported to a result backend.
+
+        Parameters and repeats as in :meth:`replay_in_place`.
+        """
+        args = [died_from, died_to, limit, after, *CRASH_REASONS]
+        return ChangedInPlace.read(
+            self._run("deadletters/purge_in_place", queue, args, answer=token)
         )
 
     def delete_call(self, queue: str, dead_letters: Sequence[tuple[str, int]], token: str) -> Call:

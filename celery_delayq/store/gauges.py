@@ -11,11 +11,11 @@ from celery_delayq.errors import CommandRefused
 from celery_delayq.model.lookup import to_text
 from celery_delayq.model.totals import TickTotals, Totals
 from celery_delayq.store.keys import Keys, Layout, queue_name
-from celery_delayq.store.scan import PAGE_MESSAGES, ScanStore, answered
+from celery_delayq.store.scan import PAGE_MESSAGES, ScanStore
 from celery_delayq.store.scripting.calls import Call, Command, Steps, pack
 from celery_delayq.store.scripting.clock import clock_us, time_command
 from celery_delayq.store.scripting.refusals import is_denied
-from celery_delayq.store.scripting.replies import Sizes, cut
+from celery_delayq.store.scripting.replies import Sizes, answered, cut
 from celery_delayq.store.scripting.runner import ScriptRunner, StorePart, ran, with_sources
 from celery_delayq.store.waits import lease_now
 from celery_delayq.utils import foreign

@@ -7,6 +7,9 @@ from typing import Any, cast
 
 from celery_delayq.store.scripting.runner import StorePart
 
+#: Most runs among which one call searches those of a task.
+SEARCH_RUNS = 1000
+
 
 def joined(runs: Iterable[bytes]) -> bytes:
     """Return lines as one argument of a script: many arguments take client and Redis longer."""
@@ -42,6 +45,31 @@ class HistoryStore(StorePart):
         ):
             yield from map(_entry, found)
             upto = f"({_offset(found[-1:])}"
+
+    def newest_of(
+        self, beginning: bytes, count: int, most: int | None
+    ) -> tuple[list[tuple[str, bytes]], int]:
+        """Return offset and bytes of the newest *count* runs that begin with *beginning*, the
+        newest first, and the number of runs among which they were searched.
+
+        Parameters
+        ----------
+        most : int | None
+            Most runs to search; None for all.
+        """
+        found: list[tuple[str, bytes]] = []
+        upto, number = b"+", 0
+        while len(found) < count and (most is None or number < most):
+            limit = SEARCH_RUNS if most is None else min(SEARCH_RUNS, most - number)
+            searched, last, *runs = self._run("history/find", None, [upto, beginning, limit])
+            if not searched:
+                break
+            number += int(searched)
+            upto = b"(" + last
+            found += [
+                (offset.decode(), line) for offset, line in zip(runs[::2], runs[1::2], strict=True)
+            ]
+        return found[:count], number
 
     def count(self) -> int:
         """Return the number of stored runs."""

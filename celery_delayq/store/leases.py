@@ -13,8 +13,8 @@ from celery_delayq.model.lookup import score_of, to_bytes, to_text
 from celery_delayq.model.totals import kind_of
 from celery_delayq.store.history import joined
 from celery_delayq.store.keys import Layout
-from celery_delayq.store.scan import answered
 from celery_delayq.store.scripting.calls import Call, Command, Steps
+from celery_delayq.store.scripting.replies import answered
 from celery_delayq.store.scripting.runner import StorePart
 from celery_delayq.store.scripting.scripts import LIMITS
 from celery_delayq.utils.foreign import record_errors

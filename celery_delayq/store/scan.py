@@ -17,7 +17,7 @@ from celery_delayq.model.lookup import (
     to_text,
 )
 from celery_delayq.store.scripting.calls import Call, Command, Steps
-from celery_delayq.store.scripting.replies import cut, in_threes
+from celery_delayq.store.scripting.replies import answered, cut, in_threes
 from celery_delayq.store.scripting.runner import StorePart, ran
 
 #: The index of ready messages, and the index of leased messages.
@@ -324,14 +324,6 @@ class ScanStore(StorePart):
         key = self._keys.queue(queue)
         name = key.ready_index if index == "waiting" else key.leased_index
         return cast("list[bytes | None]", self._runner.client.hmget(name, names) if names else [])
-
-
-def answered(replies: list[Any]) -> list[Any]:
-    """Return *replies*. Raises the first refusal among them."""
-    for reply in replies:
-        if isinstance(reply, Exception):
-            raise reply
-    return replies
 
 
 def _is_paused(first: bytes) -> bool:

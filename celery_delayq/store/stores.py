@@ -14,15 +14,15 @@ from celery_delayq.model.cluster_tags import tag_of
 from celery_delayq.model.history import beginning_of, place_of
 from celery_delayq.model.lookup import Location, PausedNames
 from celery_delayq.store.history import HistoryStore
-from celery_delayq.store.scan import answered
 from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting.calls import Steps
+from celery_delayq.store.scripting.replies import answered
 from celery_delayq.store.scripting.runner import MAX_PIPELINED_QUEUES
 
 T = TypeVar("T")
 
-#: Runs that a search of the history reads at once.
-SEARCH_PAGE_RUNS = 1000
+#: Runs of a history that are read at once.
+PAGE_RUNS = 1000
 
 
 class Stores:
@@ -302,29 +302,31 @@ class Stores:
         Parameters
         ----------
         most : int | None
-            Most runs to read; None for all.
+            Most runs of each history among which those of a task are searched; None for all.
 
         Returns
         -------
         (runs, number)
             Offset and bytes of each run, the newest first, and the number of runs that were read.
         """
-        page = min(SEARCH_PAGE_RUNS, count) if id is None else SEARCH_PAGE_RUNS
-        every = (each.backwards(page) for each in self.histories.values())
-        merged = heapq.merge(*every, key=lambda run: place_of(run[0]), reverse=True)
-        beginning, found, number = b"" if id is None else beginning_of(id), [], 0
-        for run in islice(merged, most):
-            number += 1
-            if run[1].startswith(beginning):
-                found.append(run)
-                if len(found) == count:
-                    break
-        return found, number
+        if id is None:
+            every = (each.backwards(min(PAGE_RUNS, count)) for each in self.histories.values())
+            newest = heapq.merge(*every, key=_place_of_run, reverse=True)
+            runs = [*islice(newest, count)]
+            return runs, len(runs)
+        beginning = beginning_of(id)
+        searched = [each.newest_of(beginning, count, most) for each in self.histories.values()]
+        found = sorted((run for runs, _ in searched for run in runs), key=_place_of_run)[::-1]
+        return found[:count], sum(number for _, number in searched)
 
     def disconnect(self, *, inuse: bool = True) -> None:
         """Close the idle connections and, with *inuse*, the connections in use."""
         for store in self:
             store.client.connection_pool.disconnect(inuse_connections=inuse)
+
+
+def _place_of_run(run: tuple[str, bytes]) -> tuple[int, int]:
+    return place_of(run[0])
 
 
 def find_steps_of(ids: Sequence[str]) -> Callable[[Store, str], Steps[list[Location]]]:

@@ -9,9 +9,10 @@ from typing import Any, NamedTuple, cast
 from celery_delayq.model.limits import Definition
 from celery_delayq.model.lookup import to_bytes, to_text
 from celery_delayq.store.keys import queue_name
-from celery_delayq.store.scan import PAGE_FIELDS, answered
+from celery_delayq.store.scan import PAGE_FIELDS
 from celery_delayq.store.scripting.calls import Call, Command, Steps
 from celery_delayq.store.scripting.clock import clock_us, time_command
+from celery_delayq.store.scripting.replies import answered
 from celery_delayq.store.scripting.runner import StorePart, ran
 
 #: Most lanes that are read together.

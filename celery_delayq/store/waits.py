@@ -12,10 +12,10 @@ from celery_delayq.model.lookup import IndexEntry, score_of, to_bytes, to_text
 from celery_delayq.model.scheduled import ScheduledTask
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.leases import DeliveryCounts
-from celery_delayq.store.scan import PAGE_MESSAGES, ScanStore, answered
+from celery_delayq.store.scan import PAGE_MESSAGES, ScanStore
 from celery_delayq.store.scripting.calls import Command, Steps
 from celery_delayq.store.scripting.clock import clock_us, time_command
-from celery_delayq.store.scripting.replies import cut
+from celery_delayq.store.scripting.replies import answered, cut
 from celery_delayq.store.scripting.runner import StorePart, ran
 from celery_delayq.store.task_limits import LimitStore, StoredLimit
 from celery_delayq.utils import foreign

@@ -14,6 +14,7 @@ tools may change spaces, the order of keys and large numbers of an object.
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import json
 import os
@@ -36,6 +37,7 @@ from celery_delayq.transfer.export_format import (
     check_version,
     not_json,
 )
+from celery_delayq.utils import message_json
 from celery_delayq.utils.credentials import path_of
 
 
@@ -125,7 +127,7 @@ def read_lines(lines: Iterable[bytes], kind: RowKind) -> ParsedLines:
             continue
         empty = False
         try:
-            fields = json.loads(line.decode("utf-8-sig"))
+            fields = message_json.decode_plain(line.removeprefix(codecs.BOM_UTF8))
             if not isinstance(fields, dict) or "format" not in fields:
                 yield number, kind.row.of_fields(fields)
             elif fields["format"] != kind.format:

@@ -13,9 +13,9 @@ from celery_delayq.errors import InvalidPlace, RecordError, TransferError
 from celery_delayq.model.lookup import FoundPage
 from celery_delayq.model.scheduled import Filter, moment
 from celery_delayq.store.paging import counts_of, listed_pages
-from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting.calls import MAX_CALL_MESSAGES, Call
-from celery_delayq.store.scripting.replies import STATES
+from celery_delayq.store.scripting.pipelining import PipelinedCalls
+from celery_delayq.store.scripting.replies import STATES, answered
 from celery_delayq.store.session import Session
 from celery_delayq.store.stores import Stores
 from celery_delayq.transfer import jsonl, results
@@ -152,15 +152,14 @@ def import_from(
     filter = filter or Filter()
     filter.where()  # refuses invalid times
     report = results.Imported(dry_run)
+    done: Callable[[results.Imported], object] = progress or bool
     with (
         results.transfer_errors(report, SCHEDULE.noun),
         reading(source, filter) as lines,
+        PipelinedCalls(session.ask) as ahead,
     ):
         for rows in meant_rows(lines, report, filter):
-            if rows:
-                put(session, rows, report, skip=overdue == "skip")
-            if progress is not None:
-                progress(report)
+            _put(session, ahead, rows, report, done, skip=overdue == "skip")
     return report
 
 
@@ -168,33 +167,56 @@ def put(
     session: Session, rows: Sequence[ScheduleRow], report: results.Imported, *, skip: bool
 ) -> None:
     """Schedule a batch and count the outcomes in the report. A dry run only predicts them."""
+    with PipelinedCalls(session.ask) as ahead:
+        _put(session, ahead, rows, report, bool, skip=skip)
+
+
+def _put(
+    session: Session,
+    ahead: PipelinedCalls,
+    rows: Sequence[ScheduleRow],
+    report: results.Imported,
+    done: Callable[[results.Imported], object],
+    *,
+    skip: bool,
+) -> None:
+    """Send a batch, as :func:`put` does. It is counted with the next one; then *done* is called."""
     # Filter here, not in the script: a second attempt must send the same rows as the first.
-    now = session.now_ms() if skip or report.dry_run else 0
+    now = session.now_ms() if rows and (skip or report.dry_run) else 0
     wanted = [row for row in rows if row.due_ms > now] if skip else rows
-    if len(wanted) < len(rows):
-        report.outcomes["overdue"] += len(rows) - len(wanted)
-    if report.dry_run:
-        known = session.ask(lambda stores: _known(stores, wanted))
-        for row in wanted:
-            outcome: results.ImportOutcome = "ready" if row.due_ms <= now else "scheduled"
-            report.outcomes["duplicate" if row in known else outcome] += 1
+
+    def count(answers: Sequence[bytes | Exception]) -> None:
+        if len(wanted) < len(rows):
+            report.outcomes["overdue"] += len(rows) - len(wanted)
+        for answer in answers:
+            if isinstance(answer, bytes):
+                states = [STATES[x] for x in answer.decode()]
+                report.outcomes.update(cast("list[results.ImportOutcome]", states))
+        answered([*answers])
+        done(report)
+
+    if not report.dry_run:
+        ahead.send_all(session.ask(partial(_import_calls, wanted, uuid4().hex)), count)
         return
-    answers = session.ask(partial(_import, wanted, uuid4().hex))
-    for answer in sorted(answers, key=lambda each: isinstance(each, Exception)):
-        if isinstance(answer, Exception):  # sorted last, after all other answers are counted
-            raise answer
-        states = [STATES[x] for x in answer.decode()]
-        report.outcomes.update(cast("list[results.ImportOutcome]", states))
+    known = session.ask(lambda stores: _known(stores, wanted))
+    for row in wanted:
+        outcome: results.ImportOutcome = "ready" if row.due_ms <= now else "scheduled"
+        report.outcomes["duplicate" if row in known else outcome] += 1
+    count([])
 
 
-def _import(rows: Sequence[ScheduleRow], token: str, stores: Stores) -> list[bytes | Exception]:
-    """Schedule rows. A repetition with the same *token* within a minute returns the same result."""
-    calls: dict[Store, list[Call]] = {}
+def _import_calls(
+    rows: Sequence[ScheduleRow], token: str, stores: Stores
+) -> list[tuple[str, Call]]:
+    """Return the calls that schedule rows, with their queues. For a minute, a repeated call with
+    the same *token* returns the same.
+    """
+    calls: list[tuple[str, Call]] = []
     for number, (queue, some) in enumerate(by_queue(rows, MAX_CALL_MESSAGES)):
         store = stores.of(queue)
         entries = [row.entry(store.layout) for row in some]
-        calls.setdefault(store, []).append(store.import_call(queue, entries, f"{token}-{number}"))
-    return [answer for store, its in calls.items() for answer in store.run_all(its)]
+        calls.append((queue, store.import_call(queue, entries, f"{token}-{number}")))
+    return calls
 
 
 def _known(stores: Stores, rows: Sequence[ScheduleRow]) -> set[ScheduleRow]:

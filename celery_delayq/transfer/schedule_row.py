@@ -23,6 +23,7 @@ from celery_delayq.model.names import OWN_KEY_TEXT, is_own_key
 from celery_delayq.model.scheduled import Filter, moment
 from celery_delayq.store.keys import Layout
 from celery_delayq.transfer.export_format import RowKind, check_fields, not_json
+from celery_delayq.utils import message_json
 
 _MESSAGE_ID = re.compile(r"[!-~]{1,64}")
 
@@ -117,21 +118,22 @@ class ScheduleRow(NamedTuple):
                 f"message id={self.message_id[:80]!r}: expected visible ASCII, no spaces"
             )
         try:
-            "".join((self.queue, self.id, self.task, self.message)).encode()
+            "".join((self.queue, self.id, self.task)).encode()
+            data = self.message.encode()
         except UnicodeEncodeError as exc:
             raise RecordError("a text is no UTF-8") from exc
-        self._check_message()
+        self._check_message(data)
         return self
 
-    def _check_message(self) -> None:
+    def _check_message(self, data: bytes) -> None:
         try:
-            message = json.loads(self.message)
+            message = message_json.decode_plain(data)
         except (ValueError, RecursionError) as exc:
             raise RecordError(f"the message is {not_json(exc)}") from exc
         check_envelope(message)
         if not is_task(message) or not self.message.startswith("{"):
             raise RecordError("the message is not that of a task")
-        label = Label.of(self.message.encode())
+        label = Label.of(data)
         own = message["properties"].get(PROPERTY)
         if label is None and isinstance(own, dict) and "label" in own:
             raise RecordError(
@@ -163,12 +165,12 @@ class ScheduleRow(NamedTuple):
         has the unique key, the entry is not stored. A retry is stored without the key, as in
         publish.
         """
-        step = layout.step(self.step)
-        label = Label.of(self.message.encode())
+        step, message = layout.step(self.step), self.message.encode()
+        label = Label.of(message)
         policy = ""
         if label is not None and label.unique != b"-":
             policy = f"k 0 {int(bool(json.loads(self.message)['headers'].get('retries')))}"
-        data = self.record()._replace(priority=step).pack()
+        data = Record(step, self.message_id, self.task, message).pack()
         return Entry(self.id, Due(self.due_ms), step, data, policy)
 
 

@@ -29,6 +29,14 @@ def encode(message: Any) -> bytes:
     return text.encode()
 
 
+def decode_plain(data: bytes) -> Any:
+    """Return the value that :func:`json.loads` would read; raises its errors."""
+    try:
+        return _FAST_DECODER.decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return json.loads(data.decode())
+
+
 def decode(data: bytes) -> Any:
     """Return the value that kombu would read from JSON.
 

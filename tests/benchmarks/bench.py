@@ -72,6 +72,8 @@ class Size:
     large: tuple[int, ...] = (10_000, 1_000_000, 3_000_000)
     short: tuple[int, int] = (10_000, 10_000_000)
     dead: tuple[int, int] = (10_000, 200_000)
+    #: Entries, or dead letters, that one call changes.
+    bulk: tuple[int, int] = (10_000, 100_000)
 
     def up_to(self, most: int) -> Size:
         """Return this size with at most *most* entries in the rows of large schedules."""
@@ -104,6 +106,7 @@ QUICK = Size(
     large=(10_000, 50_000, 100_000),
     short=(10_000, 100_000),
     dead=(1_000, 10_000),
+    bulk=(1_000, 10_000),
 )
 
 

@@ -49,6 +49,7 @@ TABLES = {
     "large": Table("10,000", "1,000,000 or 3,000,000", ("large-",)),
     "scans": Table("10,000", "many", ("scans-",)),
     "cluster": Table("a single Redis", "a cluster", ("cluster-",)),
+    "bulk": Table("few", "many", ("bulk-",)),
     "fast": Table("without", "with", ("fast-",)),
     "shard": Table("all shards there", "one away", ("shard-",)),
 }

@@ -288,6 +288,10 @@ CASES: dict[str, list[Callable[[Bench], object]]] = {
         lambda s: seed(s, "a"),
         lambda s: s.dead_letters.swap(QUEUE, [Swap("a", b"", b"new")], "t"),
     ],
+    "deadletters/purge_in_place": [
+        lambda s: seed(s, "a", "b"),
+        lambda s: s.dead_letters.purge_in_place(QUEUE, "-inf", "+inf", b"", "t"),
+    ],
     "deadletters/replay": [seed_and_own, lambda s: replay_two(s, FAR)],
     "deadletters/replay of due ones": [seed_and_own, lambda s: replay_two(s, 0)],
     "deadletters/replay into a lane": [

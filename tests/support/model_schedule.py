@@ -31,7 +31,7 @@ from tests.support.model_tracking import (
 PAST = 10**9
 
 #: The outcome for several messages with one id: the first of these.
-_RANK: Sequence[StatusCode] = ("r", "w", "c", "p", "d", "u")
+_RANK: Sequence[StatusCode] = ("r", "w", "c", "p", "d", "m", "u")
 
 
 class ModelDeadLetter(NamedTuple):
@@ -267,7 +267,7 @@ class ScheduleModel(Tracking):
         if if_due is not None and found.due != if_due:
             return "c"
         self._drop_entry(name, place)
-        return "d"
+        return "d" if place == "scheduled" else "m"
 
     def reschedule(self, id: str, due: int, if_due: int | None = None) -> StatusCode:
         """Move a scheduled entry."""

@@ -6,9 +6,9 @@ Without threads: while one thread computes, another waits longer for Python's lo
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
 from kombu.exceptions import OperationalError
 from kombu.utils.functional import retry_over_time
@@ -20,13 +20,15 @@ from redis.exceptions import (
     TimeoutError,
 )
 
-from celery_delayq.errors import StoreFull
+from celery_delayq.errors import CommandRefused, StoreFull
 from celery_delayq.model.envelope import Entry
-from celery_delayq.store.scripting.calls import Call, EntriesCall, pack
+from celery_delayq.store.scripting.calls import Call, EntriesCall, Steps, pack
 from celery_delayq.store.scripting.errors import unavailable
-from celery_delayq.store.scripting.replies import EntriesReply
+from celery_delayq.store.scripting.replies import EntriesReply, answered
 from celery_delayq.store.scripting.runner import ScriptRunner
 from celery_delayq.store.scripting.wire import Wire
+
+T = TypeVar("T")
 
 
 class Runners(Protocol):
@@ -44,8 +46,16 @@ Ask = Callable[[Callable[[Runners], Any]], Any]
 LOST_CONNECTION_ERRORS = (ConnectionError, TimeoutError, OSError, OperationalError)
 
 
+class _Unanswered(NamedTuple):
+    """Calls that were sent together, and the wire of each; None if a call could not be sent."""
+
+    calls: Sequence[tuple[str, Call]]
+    wires: Sequence[Wire | None]
+    then: Callable[[list[Any]], object]
+
+
 class PipelinedCalls:
-    """Sends one call, and lets the caller work while Redis runs the call.
+    """Sends calls, and lets the caller work while Redis runs them.
 
     A call without an answer is sent again, so the call must be repeatable.
 
@@ -58,15 +68,13 @@ class PipelinedCalls:
     def __init__(self, ask: Ask) -> None:
         self._ask = ask
         self._wires: dict[ScriptRunner, Wire] = {}
-        #: The wire of the last call.
-        self._wire: Wire | None = None
-        self._unanswered: tuple[str, Call, Callable[[Any], object]] | None = None
+        self._unanswered: _Unanswered | None = None
 
     def __enter__(self) -> PipelinedCalls:
         return self
 
     def __exit__(self, exc_type: type[BaseException] | None, *_: object) -> None:
-        """Settle the last call, even after an error: Redis may have run the call.
+        """Settle the last calls, even after an error: Redis may have run them.
 
         A closed generator (GeneratorExit) settles nothing: no code needs the answer, and the
         generator may be closed in a forked process.
@@ -79,41 +87,92 @@ class PipelinedCalls:
                 wire.close()
 
     def send(self, queue: str, call: Call, then: Callable[[Any], object]) -> None:
-        """Settle the former call, and send *call*. *then* is called with its answer later.
+        """Settle the former calls, and send *call*. *then* is called with its answer later.
 
         Raises
         ------
         BrokerUnavailable, CommandRefused
-            Redis is away, or has refused the former call.
+            Redis is away, or has refused a former call.
+        """
+        self.send_all([(queue, call)], lambda answers: then(answered(answers)[0]))
+
+    def send_steps(self, queue: str, steps: Steps[T], then: Callable[[T], object]) -> None:
+        """Settle the former calls, and send the first call of *steps*, each of which is one call.
+
+        The other calls follow when the first one is settled. *then* is called with the result.
+        Raises the errors of :meth:`send`.
+        """
+
+        def go_on(answer: Any) -> None:
+            then(self._rest(queue, steps, answer))
+
+        self.send(queue, cast(Call, next(steps)), go_on)
+
+    def _rest(self, queue: str, steps: Steps[T], answer: Any) -> T:
+        """Make the further calls of *steps*, and return the result."""
+        while True:
+            try:
+                call = steps.send(answer)
+            except StopIteration as end:
+                return cast(T, end.value)
+            answer = self._run(queue, call)
+
+    def send_all(
+        self, calls: Sequence[tuple[str, Call]], then: Callable[[list[Any]], object]
+    ) -> None:
+        """Settle the former calls, and send *calls* together, each with its queue.
+
+        *then* is called with an answer for each later; a refusal is an answer too. Raises the
+        errors of :meth:`send`.
         """
         self.settle()
-        self._unanswered = queue, call, then
+        self._unanswered = _Unanswered(calls, [None] * len(calls), then)
+        together: dict[Wire, list[bytes]] = {}
+        wires: list[Wire | None] = []
         try:
-            runner: ScriptRunner = self._ask(lambda runners: runners.of(queue))
-            wire = self._wires.get(runner)
-            self._wire = wire = wire or self._wires.setdefault(runner, runner.wire())
-            wire.send(call.packed())
+            runners: Runners = self._ask(lambda found: found)
+            for queue, call in calls:
+                runner = runners.of(queue)
+                wire = self._wires.get(runner) or self._wires.setdefault(runner, runner.wire())
+                wires.append(wire)
+                together.setdefault(wire, []).append(call.packed())
+            self._unanswered = _Unanswered(calls, wires, then)
+            for wire, packed in together.items():
+                wire.send(b"".join(packed), len(packed))
         except (RedisError, OSError):
-            pass  # `settle` sends the call again
+            pass  # `settle` sends the calls again
 
     def settle(self) -> bool:
-        """Wait for the answer to the last call. Return whether a call was unanswered.
+        """Wait for the answers to the last calls. Return whether any calls were unanswered.
 
         Raises the errors of :meth:`send`.
         """
         if self._unanswered is None:
             return False
-        queue, call, then = self._unanswered
-        answer = self._answer(queue, call)
+        calls, wires, then = self._unanswered
+        answers: list[Any] = []
+        for (queue, call), wire in zip(calls, wires, strict=True):
+            try:
+                answers.append(self._answer(queue, call, wire))
+            except (CommandRefused, StoreFull) as exc:
+                answers.append(exc)
+            except BaseException:
+                # The calls may be settled once more: no reply may be read for another call.
+                for each in self._wires.values():
+                    each.drop()
+                raise
         self._unanswered = None
-        then(answer)
+        then(answers)
         return True
 
-    def _answer(self, queue: str, call: Call) -> Any:
-        if self._wire is not None and self._wire.unread:
+    def _answer(self, queue: str, call: Call, wire: Wire | None) -> Any:
+        if wire is not None and wire.unread:
             with suppress(RedisError, OSError):
-                return self._wire.read()
+                return wire.read()
         # The usual call handles each kind of error.
+        return self._run(queue, call)
+
+    def _run(self, queue: str, call: Any) -> Any:
         return self._ask(lambda runners: runners.of(queue).run(call))
 
 

@@ -75,6 +75,14 @@ def cut(sizes: bytes, text: bytes) -> list[Any]:
     return found
 
 
+def answered(replies: list[Any]) -> list[Any]:
+    """Return *replies*. Raises the first refusal among them."""
+    for reply in replies:
+        if isinstance(reply, Exception):
+            raise reply
+    return replies
+
+
 def in_threes(parts: list[Any]) -> Iterator[tuple[Any, Any, Any]]:
     """Return an iterator over parts, three at a time."""
     return zip(*[iter(parts)] * 3, strict=True)

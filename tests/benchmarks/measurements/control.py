@@ -9,12 +9,14 @@ import random
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import count
 from typing import Any
 
 from celery_delayq import DelayQ
 from celery_delayq.schedule.items import Item
+from tests.support.runs import finished
 
 from ..bench import OURS, Bench, percentile
 from ..model import Better, Figure, Row, Target, at_most, measurement
@@ -28,6 +30,9 @@ MESSAGE = 1024
 
 TASK = "shop.tasks.send_reminder"
 
+#: Runs in the history, and runs that one call adds.
+RUNS, RUNS_PER_CALL = 20_000, 500
+
 
 def _steady(limit: float) -> Target:
     return Target(
@@ -36,12 +41,14 @@ def _steady(limit: float) -> Target:
     )
 
 
-def _row(name: str, title: str, target: Target) -> Row:
+def _row(name: str, title: str, target: Target | None) -> Row:
     return Row(f"control-{name}", title + " ({:,} | {:,} entries)", "ms", Better.LOWER, target, 2)
 
 
 ROWS = {
     "get": _row("get", "get, p99", _steady(2)),
+    "why": _row("why", "why of a scheduled task, p99", None),
+    "why_unknown": _row("why-unknown", f"why of no task, {RUNS:,} runs in the history, p99", None),
     "cancel": _row("cancel", "cancel, p99", _steady(2)),
     "reschedule": _row("reschedule", "reschedule, p99", _steady(2)),
     "update": _row("update", "update, p99", _steady(2)),
@@ -91,6 +98,8 @@ class Filled:
         pages = self._pages()
         return {
             "get": self.delayq.get,
+            "why": self.delayq.why,
+            "why_unknown": lambda id: self.delayq.why(f"no {id}"),
             "reschedule": lambda id: self.delayq.reschedule(id, countdown=100_000),
             "list": lambda _: next(pages),
             "list_task": lambda _: self.delayq.list(task=TASK),
@@ -131,8 +140,17 @@ def _filled(bench: Bench, number: int) -> Iterator[Filled]:
             task=task,
         )
         used = station.client.info("memory")["used_memory"] - before
+        _fill_history(delayq)
         random.shuffle(ids)
         yield Filled(delayq, ids, used / number)
+
+
+def _fill_history(delayq: DelayQ) -> None:
+    store = delayq.store
+    now = store.now_ms()
+    for number in range(1, RUNS // RUNS_PER_CALL + 1):
+        runs = [finished(f"{random.getrandbits(128):032x}", now) for _ in range(RUNS_PER_CALL)]
+        store.history.add("bench", number, 10 * RUNS, runs)
 
 
 def _padding(delayq: DelayQ, task: Any, client: Any) -> int:
@@ -152,6 +170,10 @@ def _p99(call: Callable[[str], object], ids: list[str]) -> float:
         call(id)
         times.append((time.perf_counter() - began) * 1000)
     return percentile(times, 99)
+
+
+def _is_at_most(limit: float, figure: Figure) -> bool:
+    return figure.ours <= limit
 
 
 @measurement("control", order=90)
@@ -174,7 +196,13 @@ def control(bench: Bench) -> Iterator[Figure]:
                     # A call needs entries that no earlier call has run or cancelled.
                     start = number * CALLS + (len(ids) // 2 if name == "cancel" else 0)
                     seen[place].append(_p99(calls[place][name], ids[start : start + CALLS]))
-            yield row.titled(*sizes).figure(seen[0], seen[1])
+            figure = row.titled(*sizes).figure(seen[0], seen[1])
+            if name == "get":
+                most = 10 * figure.ours
+            if name.startswith("why"):
+                target = Target(f"≤ 10 times get ({most:.1f} ms)", partial(_is_at_most, most))
+                figure = replace(figure, row=replace(figure.row, target=target))
+            yield figure
             large[name] = seen[1]
         yield UPDATE.titled(*sizes).figure(large["reschedule"], large["update"])
         slow = client.slowlog_get(128)

@@ -61,7 +61,7 @@ HUNDRED = large_row("dead-replay", "replay of a hundred dead letters", "ms", Non
 PURGE = large_row("dead-purge", "purge of all dead letters", "s", None, 2)
 
 
-def _fill(delayq: DelayQ, client: Any, number: int) -> None:
+def fill(delayq: DelayQ, client: Any, number: int) -> None:
     """Store dead letters with messages as Celery sends them, which scripts replay unparsed.
 
     One died each ms, the last one just now.
@@ -94,7 +94,7 @@ def _rates(
 ) -> Figure:
     def measure(size: int) -> float:
         with bench.station(OURS) as station, station.delayq() as delayq:
-            _fill(delayq, station.client, size)
+            fill(delayq, station.client, size)
             began = time.perf_counter()
             done = change(delayq)
             seconds = time.perf_counter() - began
@@ -119,7 +119,7 @@ def dead_letters(bench: Bench) -> Iterator[Figure]:
 def _filled(bench: Bench, number: int) -> Iterator[Filled]:
     with bench.station(OURS) as station, station.delayq() as delayq:
         bench.note(f"{number:,} dead letters")
-        _fill(delayq, station.client, number)
+        fill(delayq, station.client, number)
         yield Filled(station, delayq, [], number)
 
 

@@ -151,7 +151,7 @@ SITES = {
     "cli/complete.py queues": "one read of the registry",
     "cli/screen.py check_priority": "one read of the registry",
     "cli/screen.py unknown_queue": "one read of the registry",
-    "deadletters/client.py _replay_in_place": "replay_all",
+    "deadletters/client.py _change_in_place": "replay_all",
     "deadletters/client.py _replay_change": "replay",
     "deadletters/client.py read": "dead_letter",
     "deadletters/client.py counts_of": "count_dead",

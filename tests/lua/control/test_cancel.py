@@ -55,7 +55,7 @@ def test_each_id_has_its_dead_letter_in_the_order_of_the_call(store: Bench) -> N
 
 
 def test_many_ids_are_many_calls_with_an_answer_for_each(store: Bench) -> None:
-    ids = [f"e{n}" for n in range(5 * control.ID_BATCH // 2)]
+    ids = [f"e{n}" for n in range(5 * control.ID_BATCH)]
     store.put(*map(labelled, ids[::2]))
 
     assert store.cancel(*ids) == [*["d", "u"] * len(ids)][: len(ids)]
@@ -99,7 +99,7 @@ def test_what_is_ready_is_dropped_when_its_turn_comes(store: Bench) -> None:
     one, other = labelled("a"), labelled("b")
     store.make_ready(one, other)
 
-    assert store.cancel("a") == ["d"]
+    assert store.cancel("a") == ["m"]
     assert store.state() == REGISTERED | {
         "q": [message_of(other), message_of(one)],
         "{q}:ready_index": {b"a": b"!n-a 1 - tasks.t", b"b": b"n-b 1 - tasks.t"},
@@ -149,7 +149,7 @@ def test_what_is_to_be_delivered_alone_is_dropped_too(store: Bench) -> None:
     store.acquire("1", 1)
     store.pass_time()
     assert store.reclaim_expired(max_deliveries=1).quarantined == 1
-    assert store.cancel("a") == ["d"]
+    assert store.cancel("a") == ["m"]
 
     first, second = store.acquire("2"), store.acquire("3")
 
@@ -233,7 +233,7 @@ def test_what_is_due_at_another_time_stays(store: Bench) -> None:
 
     assert store.cancel("scheduled", "ready", if_due=8) == ["c", "c"]
     assert store.state() == before
-    assert store.cancel("scheduled", "ready", if_due=7) == ["c", "d"]
+    assert store.cancel("scheduled", "ready", if_due=7) == ["c", "m"]
     assert store.cancel("scheduled", if_due=FAR) == ["d"]
 
 
@@ -251,7 +251,7 @@ def test_the_unique_key_is_free_again(store: Bench) -> None:
     store.put(labelled("scheduled", unique="dk1"))
     store.make_ready(labelled("ready", unique="dk2"))
 
-    assert store.cancel("scheduled", "ready") == ["d", "d"]
+    assert store.cancel("scheduled", "ready") == ["d", "m"]
     assert "{q}:unique" not in store.state()
 
 
@@ -260,7 +260,7 @@ def test_the_key_of_another_with_the_same_id_stays_taken(store: Bench) -> None:
     store.make_ready(labelled("a", message_id="n2"), labelled("a", message_id="n3", unique="dl"))
     assert store.state()["{q}:unique"] == {b"k": taken_by("a", "n1"), b"l": taken_by("a", "n3")}
 
-    assert store.cancel(Name("a\0n3")) == ["d"]
+    assert store.cancel(Name("a\0n3")) == ["m"]
     assert store.acquire().messages == [
         ("1:1", message_of(labelled("a", message_id="n2")), (0, 0, 0))
     ]

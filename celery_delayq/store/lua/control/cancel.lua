@@ -9,8 +9,9 @@
 --          ready_action: 'cancel' ready messages too, 'free' their unique keys, since workers
 --            refuse them, or 'leave' them
 --          messages…: for each: id, the due that it must have (ms), '' for any
--- Returns  a code for each id: 'd' done, 'w' it is ready and stays, 'r' it is leased, 'c' it
---          has another due, 'u' unknown; change_found explains an unfinished reply
+-- Returns  a code for each id: 'd' done, it was scheduled, 'm' done, it is ready and has a mark, 'w'
+--          it is ready and stays, 'r' it is leased, 'c' it has another due, 'u' unknown; change_found
+--          explains an unfinished reply
 -- Repeat   the same, for a minute
 -- Roles    worker
 -- @include clock
@@ -36,14 +37,39 @@ local function cancel_ready(name, value, wanted)
     redis.call('HSET', READY_INDEX, name, message_id .. ' ' .. rest)
   end
   release_key(unique, string.match(name, '^[^%z]*'), message_id)
-  return ARGV.ready_action == 'cancel' and 'd' or 'w'
+  return ARGV.ready_action == 'cancel' and 'm' or 'w'
 end
 
 local cancelled = 0
 
+-- Entries that are removed together: one command for many takes a third of the time.
+local names, members, duplicates = {}, {}, {}
+
 local function cancel_scheduled(name, score, data)
-  remove_entry(name, score, data)
   cancelled = cancelled + 1
+  local step, _, task, start = read_record(data)
+  local unique = step and read_unique(data, start)
+  if not step or tonumber(score) >= PAUSED_OFFSET or (unique or '-') ~= '-' then
+    remove_entry(name, score, data)
+    return
+  end
+  removed[name] = true
+  if string.find(name, '\0', 1, true) then
+    duplicates[#duplicates + 1] = name
+  end
+  names[#names + 1] = name
+  members[#members + 1] = task_member(task, tonumber(score), name)
+end
+
+local function remove_together()
+  if #names > 0 then
+    redis.call('ZREM', DUE, unpack(names))
+    redis.call('HDEL', ENTRIES, unpack(names))
+    redis.call('ZREM', TASKS, unpack(members))
+  end
+  if #duplicates > 0 then
+    redis.call('ZREM', DUPLICATE_IDS, unpack(duplicates))
+  end
 end
 
 return answer_once(KEYS.answer, function()
@@ -56,6 +82,7 @@ return answer_once(KEYS.answer, function()
   local codes = change_found(
     FIRST.messages, 2, ARGV.most_names, ARGV.start, cancel_scheduled, ARGV.ready_action ~= 'leave'
       and cancel_ready)
+  remove_together()
   plan_look_after_removal(KEYS.next_due, ARGV.queue, DUE)
   -- A ready message is counted when a process drops it.
   add_total(TOTALS, 'cancelled', cancelled)

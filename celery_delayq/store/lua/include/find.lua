@@ -2,25 +2,35 @@
 -- Messages come in the order of their message ids. So consecutive calls meet each message once,
 -- even if a message gets its other name between two calls.
 --
--- Defines  add_found  in_order  names_left  find_some  RANK  change_one  change_found
+-- Defines  removed  add_tracked  add_found  in_order  names_left  find_some  RANK  change_one  change_found
 -- Expects  tracking: ENTRIES  READY_INDEX  LEASED_INDEX  read_tracked  has_duplicate_ids
---            duplicate_name  DUPLICATE_IDS  DUE
+--            duplicate_name  DUPLICATE_IDS  DUE  ready_there  leased_there
 --          record: read_record  is_before  due_at
 --          byte_limit: take_bytes  bytes_left
+
+-- Names of entries that the script has removed, or will remove at its end.
+local removed = {}
+
+local function add_tracked(found, name, state, index)
+  local value = redis.call('HGET', index, name)
+  if value and string.sub(value, 1, 1) ~= '!' then
+    found[#found + 1] = {name, state, value}
+  end
+end
 
 -- Add the messages under a name to 'found': {name, state, value}. State is 's' scheduled (the value
 -- is the record), 'w' ready or 'r' leased. Skips cancelled messages. Returns the bytes of the
 -- record.
 local function add_found(found, name)
-  local data = redis.call('HGET', ENTRIES, name)
+  local data = not removed[name] and redis.call('HGET', ENTRIES, name)
   if data then
     found[#found + 1] = {name, 's', data}
   end
-  for _, state in ipairs({'w', 'r'}) do
-    local value = redis.call('HGET', state == 'w' and READY_INDEX or LEASED_INDEX, name)
-    if value and string.sub(value, 1, 1) ~= '!' then
-      found[#found + 1] = {name, state, value}
-    end
+  if ready_there ~= false then
+    add_tracked(found, name, 'w', READY_INDEX)
+  end
+  if leased_there ~= false then
+    add_tracked(found, name, 'r', LEASED_INDEX)
   end
   return data and #data or 0
 end
@@ -96,7 +106,7 @@ local function find_some(id, from)
 end
 
 -- The reply has one code for an id. If its messages have different codes, the lowest rank counts.
-local RANK = {r = 1, w = 2, c = 3, p = 4, d = 5, u = 6}
+local RANK = {r = 1, w = 2, c = 3, p = 4, d = 5, m = 6, u = 7}
 
 -- Change one message, see change_found. Changes it only if its due is 'wanted' (ms); nil is any
 -- due.

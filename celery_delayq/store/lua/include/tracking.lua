@@ -1,7 +1,8 @@
 -- Track where a message is (scheduled, ready or leased), and which message has a unique key.
 --
 -- Defines  DUE  ENTRIES  TASKS  PAUSED_DUE  HELD  LANES  UNIQUE  DUPLICATE_IDS  READY_INDEX
---            LEASED_INDEX  TOTALS  duplicate_name  duplicate_ids_there  has_duplicate_ids  list_duplicate
+--            LEASED_INDEX  TOTALS  duplicate_name  duplicate_ids_there  ready_there  leased_there
+--            has_duplicate_ids  list_duplicate
 --            names_of_message  expect_state  read_tracked  find_tracked  track_message
 --            tracking_text  untrack_message  read_owner  find_owner  release_key
 --            forget_waiting  forget_tracked  lane_member  due_in_lane  lane_range  leave_lane  leave_wait  move_entry
@@ -33,8 +34,9 @@ local function duplicate_name(id, message_id)
   return id .. '\0' .. message_id
 end
 
--- Whether DUPLICATE_IDS exists. It mostly does not, and then scripts look up one name only.
-local duplicate_ids_there
+-- Whether DUPLICATE_IDS exists. It mostly does not, and then scripts look up one name only. Whether
+-- READY_INDEX and LEASED_INDEX exist; nil before expect_state.
+local duplicate_ids_there, ready_there, leased_there
 
 local function has_duplicate_ids()
   if duplicate_ids_there == nil then
@@ -62,8 +64,8 @@ local function expect_state()
   local some = expect_rare({PAUSED_DUE, HELD, LANES, UNIQUE, DUPLICATE_IDS},
     {'zset', 'zset', 'zset', 'hash', 'zset'})
   duplicate_ids_there = some and redis.call('EXISTS', DUPLICATE_IDS) == 1
-  local ready, leased = expect_type(READY_INDEX, 'hash'), expect_type(LEASED_INDEX, 'hash')
-  return ready or leased
+  ready_there, leased_there = expect_type(READY_INDEX, 'hash'), expect_type(LEASED_INDEX, 'hash')
+  return ready_there or leased_there
 end
 
 -- Read a value of READY_INDEX or LEASED_INDEX: mark, message id, due, unique key, task, worker id.
@@ -84,6 +86,7 @@ end
 
 local function track_message(index, id, message_id, rest, mark)
   local value = (mark or '') .. message_id .. ' ' .. rest
+  ready_there = ready_there or index == READY_INDEX
   if redis.call('HSETNX', index, id, value) == 1 then
     return
   end
@@ -243,7 +246,9 @@ end
 local function take_entry(name, score, data)
   redis.call('ZREM', DUE, name)
   redis.call('HDEL', ENTRIES, name)
-  redis.call('ZREM', DUPLICATE_IDS, name)
+  if string.find(name, '\0', 1, true) then
+    redis.call('ZREM', DUPLICATE_IDS, name)
+  end
   return leave_wait(name, score, data)
 end
 
