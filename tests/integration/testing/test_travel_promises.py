@@ -1,0 +1,188 @@
+"""What holds with workers holds in a travelling test too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from celery import Celery
+from kombu import Exchange, Queue
+
+from celery_delayq import DelayQ, Limit
+from celery_delayq.testing import assert_scheduled, dead_letters, drain
+from celery_delayq.testing.fixtures import RedisUnderTest
+from celery_delayq.testing.travel.traveller import TimeTravel
+from tests.integration.testing.conftest import Runs
+
+Travelling = Callable[..., Any]
+
+
+@pytest.fixture
+def travelling(runs: Runs, delayq_redis: RedisUnderTest) -> Travelling:
+    """Travel with a new app that has a task ``note`` with these options, and these settings."""
+
+    @contextmanager
+    def travelling(
+        delayq: dict[str, Any] | None = None, task: dict[str, Any] | None = None, **conf: Any
+    ) -> Iterator[tuple[Any, TimeTravel, DelayQ]]:
+        app = Celery("promises", broker="amqp://nobody:1//", set_as_current=False)
+        app.conf.update(conf)
+        extension = DelayQ(app, **(delayq or {}))
+
+        @app.task(shared=False, name="note", **(task or {}))
+        def note(name: str) -> str:
+            runs.note(name)
+            return name
+
+        delayq_redis.client.flushall()
+        with TimeTravel(app, delayq_redis.server) as travel:
+            yield note, travel, extension
+
+    return travelling
+
+
+def names(runs: Runs) -> list[str]:
+    return [name for name, _ in runs]
+
+
+def settings(**own: Any) -> dict[str, Any]:
+    return {"broker_transport_options": {"delayq": own}}
+
+
+def test_a_former_name_runs_the_task(travelling: Travelling, runs: Runs) -> None:
+    with travelling(delayq={"renamed": {"old": "note"}}) as (note, travel, _):
+        note.app.send_task("old", ("by its former name",), countdown=60)
+        travel.travel(minutes=1)
+
+    assert names(runs) == ["by its former name"]
+
+
+def test_a_revoked_task_does_not_run(travelling: Travelling, runs: Runs) -> None:
+    with travelling(result_backend="redis://nobody:1/0") as (note, travel, _):
+        revoked = note.apply_async(("revoked",), countdown=60)
+        ready = note.delay("ready")
+        revoked.revoke()
+        ready.revoke()
+        assert travel.travel(minutes=1) == 0
+        assert (revoked.state, ready.state) == ("REVOKED", "REVOKED")
+    with travelling() as (note, _, _):
+        note.apply_async(("of the next test",), task_id=revoked.id)
+        drain()
+
+    assert names(runs) == ["of the next test"]
+
+
+def test_a_paused_queue_waits(travelling: Travelling, runs: Runs) -> None:
+    with travelling() as (note, travel, delayq):
+        delayq.pause(queue="mail")
+        note.apply_async(("mail",), queue="mail")
+        note.apply_async(("later mail",), queue="mail", countdown=60)
+        note.apply_async(("other",), countdown=3600)
+        assert travel.travel(days=1) == 1
+        delayq.resume(queue="mail")
+        assert travel.drain() == 2
+
+    assert names(runs) == ["other", "mail", "later mail"]
+
+
+def test_a_promotion_rate_and_a_full_queue_hold_entries_back(
+    travelling: Travelling, runs: Runs
+) -> None:
+    with travelling(**settings(promote_rate=2, max_ready=3)) as (note, travel, _):
+        start = travel.now
+        for number in range(8):
+            note.apply_async((f"{number}",), countdown=60)
+        travel.travel(minutes=2)
+
+    assert names(runs) == [f"{number}" for number in range(8)]
+    seconds = [round((at - start).total_seconds(), 1) for _, at in runs]
+    assert seconds[0] == 60
+    assert 3 <= seconds[-1] - seconds[0] <= 4.5
+
+
+def test_a_limit_holds_tasks_of_one_key_and_not_of_others(
+    travelling: Travelling, runs: Runs
+) -> None:
+    limit = Limit("api", key="{name}", rate="1/h", concurrency=1, fair=True)
+    with travelling(task={"limit": limit, "acks_late": True}) as (note, travel, delayq):
+        start = travel.now
+        for name in ("a", "a", "b", "a"):
+            note.apply_async((name,), countdown=60)
+        travel.travel(minutes=1)
+        assert names(runs) == ["a", "b"]
+        assert {each.state for each in assert_scheduled(note, count=2)} == {"held"}
+        delayq.limits.set("api", rate="2/h")
+        travel.travel(hours=3)
+
+    assert names(runs) == ["a", "b", "a", "a"]
+    assert (runs[3][1] - start).total_seconds() <= 2 * 3600 + 60
+
+
+def test_a_task_that_is_too_late_is_skipped(travelling: Travelling, runs: Runs) -> None:
+    with travelling(task={"skip_after": 60}) as (note, travel, delayq):
+        delayq.pause(task="note")
+        note.apply_async(("late",), countdown=60)
+        travel.travel(minutes=5)
+        delayq.resume(task="note")
+        travel.drain()
+        [dead] = dead_letters(note)
+
+    assert names(runs) == []
+    assert dead.reason.startswith("skipped: 240000 ms after it was due")
+
+
+def test_the_history_has_the_moved_times(travelling: Travelling, runs: Runs) -> None:
+    for acks_late in (False, True):
+        task = {"acks_late": acks_late}
+        with travelling(task=task, **settings(history=100)) as (note, travel, delayq):
+            for _ in range(2):
+                note.apply_async(("past",), countdown=3600)
+                travel.travel(hours=1)
+            found = [*delayq.history()]
+        assert [travel.now - each.ended for each in found] == [timedelta(hours=1), timedelta()]
+        assert [each.due for each in found] == [each.ended for each in found]
+
+
+def test_priorities_and_routes_hold(travelling: Travelling, runs: Runs) -> None:
+    topic = Exchange("events", type="topic")
+    queues = [Queue("all", topic, routing_key="#"), Queue("mail", topic, routing_key="mail.*")]
+    with travelling(task_queues=queues) as (note, travel, _):
+        note.apply_async(("low",), queue="all", priority=9)
+        note.apply_async(("high",), queue="all", priority=0)
+        note.apply_async(("both",), exchange="events", routing_key="mail.new", countdown=60)
+        assert travel.travel(minutes=1) == 4
+
+    assert names(runs) == ["high", "low", "both", "both"]
+
+
+def test_unique_keys_and_contexts_hold(travelling: Travelling, runs: Runs) -> None:
+    with travelling(task={"unique_key": "{name}"}) as (note, travel, delayq):
+        first = note.apply_async(("once",), countdown=60)
+        second = note.apply_async(("once",), countdown=90, on_conflict="keep")
+        assert second.id == first.id
+        assert travel.travel(minutes=2) == 1
+
+    assert names(runs) == ["once"]
+
+
+def test_a_key_prefix_holds(travelling: Travelling, runs: Runs) -> None:
+    with travelling(broker_transport_options={"global_keyprefix": "test:"}) as (note, travel, _):
+        note.apply_async(("prefixed",), countdown=60)
+        assert travel.travel(minutes=1) == 1
+
+
+def test_what_a_killed_worker_left_in_quarantine_runs_alone(
+    travelling: Travelling, runs: Runs
+) -> None:
+    with travelling() as (note, travel, delayq):
+        note.delay("quarantined")
+        client = delayq.store.client
+        message = client.rpop("celery")
+        client.lpush("{celery}:quarantined", b"0\n" + message)
+        note.delay("beside")
+        assert travel.drain() == 2
+
+    assert sorted(names(runs)) == ["beside", "quarantined"]
