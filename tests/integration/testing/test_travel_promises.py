@@ -158,8 +158,8 @@ def test_priorities_and_routes_hold(travelling: Travelling, runs: Runs) -> None:
     assert names(runs) == ["high", "low", "both", "both"]
 
 
-def test_unique_keys_and_contexts_hold(travelling: Travelling, runs: Runs) -> None:
-    with travelling(task={"unique_key": "{name}"}) as (note, travel, delayq):
+def test_a_unique_key_holds(travelling: Travelling, runs: Runs) -> None:
+    with travelling(task={"unique_key": "{name}"}) as (note, travel, _):
         first = note.apply_async(("once",), countdown=60)
         second = note.apply_async(("once",), countdown=90, on_conflict="keep")
         assert second.id == first.id
