@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -14,6 +15,9 @@ from tests.apps.control_tasks import tasks_of
 from tests.integration.conftest import MakeApp
 from tests.support import TIMEOUT
 from tests.support.scene import Control
+
+if TYPE_CHECKING:
+    from tests.support.travelling import TravellingControl
 
 
 def send(control: Control, *ids: str, task: str = "work", **options: object) -> list[str]:
@@ -66,7 +70,8 @@ def test_a_paused_task_waits_and_others_run(control: Control, pool: str) -> None
     assert sorted(control.runs("id")) == sorted(["before", *others, *paused])
 
 
-def test_what_goes_on_runs_in_order_of_due(control: Control) -> None:
+@pytest.mark.run_by("test")
+def test_what_goes_on_runs_in_order_of_due(control: TravellingControl) -> None:
     """That is the order in which it was sent, for what was to run at once."""
     names = [f"{n:02} {random.randbytes(2).hex()}" for n in range(60)]
     random.shuffle(names)
@@ -74,20 +79,20 @@ def test_what_goes_on_runs_in_order_of_due(control: Control) -> None:
     now = control.now()
     for n, name in enumerate(names[:20]):
         send(control, name, countdown=0.2 + n / 50)
-    worker = control.start("solo")
-    wait_paused_due(control, names[:20])
     control.wait_past(now + 1)
+    wait_paused_due(control, names[:20])
     at_once = send(control, *names[20:])
+    control.run(0.1)
     wait_paused_due(control, at_once)
 
     control.delayq.resume(task="work")
 
     control.wait_runs(60)
-    assert worker.running
     assert control.runs("id") == names
 
 
-def test_what_was_ready_keeps_its_due(control: Control) -> None:
+@pytest.mark.run_by("test")
+def test_what_was_ready_keeps_its_due(control: TravellingControl) -> None:
     """Promoted before the pause, it is not to run after what was due later."""
     [first] = send(control, "first", countdown=60)
     control.delayq.run_now(first)
@@ -96,7 +101,7 @@ def test_what_was_ready_keeps_its_due(control: Control) -> None:
     [second] = send(control, "second", countdown=0.01)
     control.wait_past(control.now() + 0.02)
 
-    control.start("solo")
+    control.run(0)
     wait_paused_due(control, [first, second])
     control.delayq.resume(task="work")
 

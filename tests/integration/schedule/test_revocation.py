@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from celery import Celery, chain, chord, group
@@ -19,6 +19,9 @@ from tests.apps.control_tasks import tasks_of
 from tests.integration.conftest import MakeApp
 from tests.support import TIMEOUT
 from tests.support.scene import Control
+
+if TYPE_CHECKING:
+    from tests.support.travelling import TravellingControl
 
 Way = Callable[[Control, AsyncResult], None]
 
@@ -234,16 +237,17 @@ def test_a_running_task_that_is_revoked_is_held_until_it_has_ended(
     control.wait_empty()
 
 
+@pytest.mark.run_by("test")
 @pytest.mark.parametrize("countdown", [None, 60], ids=["ready", "scheduled"])
 def test_a_chord_with_a_revoked_member_fails_as_on_stock_celery(
-    control: Control, countdown: float | None
+    control: TravellingControl, countdown: float | None
 ) -> None:
     work = control.tasks["work"]
     members = [work.s(1), work.s(2).set(countdown=countdown, task_id="revoked"), work.s(3)]
     result = chord(members)(control.tasks["total"].s())
 
     control.app.control.revoke("revoked")
-    control.start("threads", concurrency=2)
+    control.run()
 
     with pytest.raises(ChordError, match="Dependency revoked raised"):
         control.app.AsyncResult(result.id).get(timeout=TIMEOUT)
@@ -263,16 +267,19 @@ def test_revoking_a_group_revokes_its_members(control: Control) -> None:
     assert [each.state for each in result] == ["REVOKED"] * 3
 
 
-def test_what_follows_a_revoked_task_of_a_chain_does_not_run(control: Control) -> None:
+@pytest.mark.run_by("test")
+def test_what_follows_a_revoked_task_of_a_chain_does_not_run(control: TravellingControl) -> None:
     work = control.tasks["work"]
     result = chain(work.si(1), work.si(2).set(countdown=60), work.si(3)).apply_async()
-    control.start("threads")
-    wait_until(lambda: control.scheduled() == [(result.parent.id, 0)], TIMEOUT, "the second waits")
+    control.run(0)
+    assert control.scheduled() == [(result.parent.id, 0)]
 
     result.parent.revoke()
 
     control.wait_empty()
-    assert work.delay("after").get(timeout=TIMEOUT) == "after"
+    after = work.delay("after")
+    control.run()
+    assert after.get(timeout=TIMEOUT) == "after"
     assert control.runs("key") == [1, "after"]
     assert [result.parent.state, result.state] == ["REVOKED", "PENDING"]
 
