@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from celery import Celery
@@ -186,3 +186,66 @@ def test_what_a_killed_worker_left_in_quarantine_runs_alone(
         assert travel.drain() == 2
 
     assert sorted(names(runs)) == ["beside", "quarantined"]
+
+
+class OldNames:
+    """Settings by the names before Celery 4."""
+
+    BROKER_URL = "redis://nobody:1/0"
+    CELERY_RESULT_BACKEND = "redis://nobody:1/0"
+    CELERY_ALWAYS_EAGER = True
+    CELERY_TASK_SERIALIZER = "json"
+    CELERYBEAT_SCHEDULE: ClassVar = {
+        "hourly": {"task": "note", "schedule": 3600.0, "args": ["beat"]}
+    }
+
+
+class NewNames:
+    """The same by the names of today."""
+
+    broker_url = "sqs://"
+    broker_read_url = "redis://nobody:1/0"
+    broker_write_url = "redis://nobody:2/0"
+    result_backend = "redis://nobody:1/0"
+    task_always_eager = True
+    beat_schedule: ClassVar = {"hourly": {"task": "note", "schedule": 3600.0, "args": ["beat"]}}
+
+
+@pytest.mark.parametrize("source", [OldNames, NewNames])
+@pytest.mark.parametrize("is_late", [False, True], ids=["early", "late"])
+def test_an_app_may_be_configured_and_finalized_in_any_way(
+    source: type, is_late: bool, delayq_redis: RedisUnderTest, runs: Runs
+) -> None:
+    app = Celery("any", autofinalize=not is_late, set_as_current=False)
+    app.config_from_object(source)
+    extension = DelayQ()
+    extension.init_app(app)
+
+    @app.task(shared=False, name="note")
+    def note(name: str) -> str:
+        runs.note(name)
+        return name
+
+    with TimeTravel(app, delayq_redis.server) as travel:
+        result = note.apply_async(("ada",), countdown=5400)
+        assert not result.ready()
+        assert travel.travel(hours=2) == 3
+        assert result.get(timeout=5) == "ada"
+
+    assert names(runs) == ["beat", "ada", "beat"]
+    assert app.conf.task_always_eager
+
+
+def test_what_a_periodic_entry_lacks_is_logged_and_others_fire(
+    travelling: Travelling, runs: Runs, caplog: pytest.LogCaptureFixture
+) -> None:
+    entries = {
+        "unknown": {"task": "nobody.knows", "schedule": 60.0},
+        "mine": {"task": "note", "schedule": 60.0, "args": ["tick"]},
+    }
+    with travelling(beat_schedule=entries) as (_, travel, _):
+        travel.travel(minutes=2)
+        reasons = {each.reason for each in dead_letters()}
+
+    assert names(runs) == ["tick"] * 2
+    assert reasons == {"unknown task 'nobody.knows'"}
