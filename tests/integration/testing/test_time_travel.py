@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections import defaultdict
 from datetime import datetime, timedelta, timezone
 from typing import Any
@@ -262,6 +263,23 @@ def test_failed_rejected_and_unknown_tasks_are_dead_letters(
     assert "SystemExit" in sorted(reasons["fail"])[0]
     assert reasons["unknown"] == ["unknown task 'unknown'"]
     assert [each.task for each in dead_letters("unknown")] == ["unknown"]
+
+
+def test_a_task_that_sleeps_sleeps_and_the_clocks_stand_still(
+    delayq_time: TimeTravel, delayq_app: Celery, runs: Runs
+) -> None:
+    @delayq_app.task(shared=False, name="sleep")
+    def sleep() -> None:
+        began = time.monotonic()
+        time.sleep(0.02)
+        assert time.monotonic() - began >= 0.02
+        runs.note("slept")
+
+    start = delayq_time.now
+    sleep.apply_async(countdown=60)
+    delayq_time.travel(minutes=1)
+
+    assert list(runs) == [("slept", start + timedelta(minutes=1))]
 
 
 def test_the_app_is_as_before_after_the_test(

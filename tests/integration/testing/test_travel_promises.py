@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 from celery import Celery
@@ -188,6 +188,10 @@ def test_what_a_killed_worker_left_in_quarantine_runs_alone(
     assert sorted(names(runs)) == ["beside", "quarantined"]
 
 
+#: A periodic entry in code.
+HOURLY = {"hourly": {"task": "note", "schedule": 3600.0, "args": ["beat"]}}
+
+
 class OldNames:
     """Settings by the names before Celery 4."""
 
@@ -195,9 +199,7 @@ class OldNames:
     CELERY_RESULT_BACKEND = "redis://nobody:1/0"
     CELERY_ALWAYS_EAGER = True
     CELERY_TASK_SERIALIZER = "json"
-    CELERYBEAT_SCHEDULE: ClassVar = {
-        "hourly": {"task": "note", "schedule": 3600.0, "args": ["beat"]}
-    }
+    CELERYBEAT_SCHEDULE = HOURLY
 
 
 class NewNames:
@@ -208,7 +210,7 @@ class NewNames:
     broker_write_url = "redis://nobody:2/0"
     result_backend = "redis://nobody:1/0"
     task_always_eager = True
-    beat_schedule: ClassVar = {"hourly": {"task": "note", "schedule": 3600.0, "args": ["beat"]}}
+    beat_schedule = HOURLY
 
 
 @pytest.mark.parametrize("source", [OldNames, NewNames])
