@@ -21,7 +21,8 @@ from redis import Redis
 
 from celery_delayq.embedded import EmbeddedRedis
 from celery_delayq.embedded.rabbitmq import EmbeddedRabbitMQ
-from celery_delayq.errors import EmbeddedServerError
+from celery_delayq.errors import EmbeddedServerError, TravelError
+from celery_delayq.store.scripting.scripts import is_test_clock_read
 from celery_delayq.testing.processes import ProcessFailed
 from celery_delayq.testing.servers import new_server
 from celery_delayq.testing.workers import WorkerProcess
@@ -128,6 +129,11 @@ def delayq_worker(
     workers: list[WorkerProcess] = []
 
     def start(app: str, *, wait_ready: bool = True, **options: Any) -> WorkerProcess:
+        if is_test_clock_read():
+            raise TravelError(
+                "a worker is another process, whose clock does not move: a test has either "
+                "delayq_time or delayq_worker"
+            )
         inherited = os.environ.get("PYTHONPATH", "").split(os.pathsep)
         path = os.pathsep.join(dict.fromkeys([*_own_folders(), *filter(None, inherited)]))
         options["env"] = {"PYTHONPATH": path, **(options.get("env") or {})}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -14,7 +15,7 @@ from redis import Redis
 from celery_delayq import DelayQ
 from celery_delayq.errors import InvalidETA, TravelError
 from celery_delayq.store.scripting.clock import TEST_CLOCK, time_command
-from celery_delayq.testing import drain, scheduled, time_travel
+from celery_delayq.testing import WorkerProcess, drain, scheduled, time_travel
 from celery_delayq.testing.fixtures import RedisUnderTest
 from celery_delayq.testing.travel import progress
 from celery_delayq.testing.travel.traveller import TimeTravel
@@ -158,6 +159,13 @@ def test_other_ways_to_move_pythons_clock_are_refused(
             travel.travel(hours=1)
         assert travel.travel(hours=1) == 0
     assert abs(datetime.now(timezone.utc).timestamp() - delayq_redis.client.time()[0]) < 60
+
+
+def test_a_worker_beside_it_is_refused(
+    delayq_worker: Callable[..., WorkerProcess], delayq_time: TimeTravel
+) -> None:
+    with pytest.raises(TravelError, match="either delayq_time or delayq_worker"):
+        delayq_worker("tests.apps.delayq_tasks:app")
 
 
 def test_drain_needs_a_travelling_test(delayq_redis: RedisUnderTest) -> None:
