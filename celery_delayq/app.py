@@ -6,34 +6,48 @@ from typing import TYPE_CHECKING, Any
 
 from celery import Celery
 
-from celery_delayq.admin.client import Admin
 from celery_delayq.admin.web_rights import WebRights
-from celery_delayq.deadletters.client import DeadLetters
-from celery_delayq.deadletters.stream import StreamDeadLetters
 from celery_delayq.errors import ConfigError
 from celery_delayq.integration.context import ContextValues
 from celery_delayq.integration.install import install
-from celery_delayq.limits.client import TaskLimits
 from celery_delayq.model.limits.of_app import AppLimits
 from celery_delayq.model.names import Renames
 from celery_delayq.model.retry_options import policies_by_pattern
-from celery_delayq.periodic import runner
-from celery_delayq.periodic.client import PeriodicTasks
-from celery_delayq.schedule.client import Schedule
-from celery_delayq.schedule.revocation import Revocation
-from celery_delayq.schedule.runs import Runs
-from celery_delayq.schedule.update import Updates
-from celery_delayq.store.schedule import Store
 from celery_delayq.store.session import Session
-from celery_delayq.transfer import archiver
-from celery_delayq.transfer.client import Transfer
 from celery_delayq.utils.delegation import delegate
+from celery_delayq.utils.lazy import LazyName
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from celery_delayq.admin.client import Admin
+    from celery_delayq.deadletters.client import DeadLetters
+    from celery_delayq.deadletters.stream import StreamDeadLetters
+    from celery_delayq.limits.client import TaskLimits
     from celery_delayq.model.limits import Limit
+    from celery_delayq.periodic import runner
+    from celery_delayq.periodic.client import PeriodicTasks
+    from celery_delayq.schedule.client import Schedule
+    from celery_delayq.schedule.revocation import Revocation
+    from celery_delayq.schedule.runs import Runs
+    from celery_delayq.schedule.update import Updates
+    from celery_delayq.store.schedule import Store
+    from celery_delayq.transfer import archiver
+    from celery_delayq.transfer.client import Transfer
     from celery_delayq.webhook import Webhook
+else:  # each part is imported when it is used
+    Admin = LazyName("celery_delayq.admin.client:Admin")
+    DeadLetters = LazyName("celery_delayq.deadletters.client:DeadLetters")
+    PeriodicTasks = LazyName("celery_delayq.periodic.client:PeriodicTasks")
+    Revocation = LazyName("celery_delayq.schedule.revocation:Revocation")
+    Runs = LazyName("celery_delayq.schedule.runs:Runs")
+    Schedule = LazyName("celery_delayq.schedule.client:Schedule")
+    StreamDeadLetters = LazyName("celery_delayq.deadletters.stream:StreamDeadLetters")
+    TaskLimits = LazyName("celery_delayq.limits.client:TaskLimits")
+    Updates = LazyName("celery_delayq.schedule.update:Updates")
+    Transfer = LazyName("celery_delayq.transfer.client:Transfer")
+    archiver = LazyName("celery_delayq.transfer.archiver")
+    runner = LazyName("celery_delayq.periodic.runner")
 
 
 class DelayQ:
@@ -141,6 +155,7 @@ class DelayQ:
         self._renames.share(app)
         install(app)
         if self.webhook is not None:
+            # No lazy name: this import registers a task, and only in apps with webhooks.
             from celery_delayq.webhook import settings_of
 
             settings_of(app)

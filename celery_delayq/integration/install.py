@@ -1,42 +1,72 @@
 """The table of every change to Celery, kombu and logging, and when each change is made.
 
-`TRANSPORT` is made wherever the transport is imported, even without ``DelayQ(app)``. `APP` and
+`TRANSPORT` is made where the package is imported, even without ``DelayQ(app)``. `APP` and
 `PROCESS` are made by ``DelayQ(app)``, and `TASK` for each task of the app. The other changes are
 made only in workers. :func:`~celery_delayq.integration.replace.undo` undoes any change.
 """
 
 from __future__ import annotations
 
+import sys
 from functools import partial
-from typing import Any
+from itertools import chain
+from typing import TYPE_CHECKING, Any
 
+import kombu
 from celery import Celery
 
 from celery_delayq.dispatch import start_gate
 from celery_delayq.errors import ConfigError, InvalidLimit, InvalidRetry
-from celery_delayq.integration import (
-    amqp,
-    beat_guard,
-    broker_urls,
-    context,
-    durable_revoke,
-    endings,
-    fast,
-    flower,
-    liveness,
-    pool,
-    remote_control,
-    request,
-    retries,
-    send_task,
-    worker,
-    worker_checks,
+from celery_delayq.integration import broker_urls, context, fast, send_task
+from celery_delayq.integration.replace import (
+    Change,
+    Connect,
+    Promise,
+    Register,
+    Replace,
+    make,
+    mixed_into,
 )
-from celery_delayq.integration.pool import lost_connection, results
-from celery_delayq.integration.replace import Connect, Promise, Register, Replace, make, mixed_into
 from celery_delayq.model.limits.of_app import limits_of
 from celery_delayq.model.names import renames_of
-from celery_delayq.utils import native_threads
+from celery_delayq.utils import lazy, native_threads
+
+if TYPE_CHECKING:
+    from celery_delayq.integration import (
+        amqp,
+        beat_guard,
+        durable_revoke,
+        endings,
+        flower,
+        liveness,
+        pool,
+        remote_control,
+        request,
+        retries,
+        worker,
+        worker_checks,
+    )
+    from celery_delayq.integration.pool import lost_connection, results
+else:  # a process that only sends tasks needs none of these
+    amqp = lazy.LazyName("celery_delayq.integration.amqp")
+    beat_guard = lazy.LazyName("celery_delayq.integration.beat_guard")
+    durable_revoke = lazy.LazyName("celery_delayq.integration.durable_revoke")
+    endings = lazy.LazyName("celery_delayq.integration.endings")
+    flower = lazy.LazyName("celery_delayq.integration.flower")
+    liveness = lazy.LazyName("celery_delayq.integration.liveness")
+    lost_connection = lazy.LazyName("celery_delayq.integration.pool.lost_connection")
+    pool = lazy.LazyName("celery_delayq.integration.pool")
+    remote_control = lazy.LazyName("celery_delayq.integration.remote_control")
+    request = lazy.LazyName("celery_delayq.integration.request")
+    results = lazy.LazyName("celery_delayq.integration.pool.results")
+    retries = lazy.LazyName("celery_delayq.integration.retries")
+    worker = lazy.LazyName("celery_delayq.integration.worker")
+    worker_checks = lazy.LazyName("celery_delayq.integration.worker_checks")
+
+
+def change_kombu() -> None:
+    """Make kombu know our URLs, and change every worker that starts in this process."""
+    make(TRANSPORT)
 
 
 def install(app: Celery) -> None:
@@ -44,9 +74,12 @@ def install(app: Celery) -> None:
     make(PROCESS)
     make(APP, app=app)
     send_task.share_with_registry(app)
-    flower.add_tab()
-    amqp.recreate(app)
-    durable_revoke.recreate(app)
+    if "flower" in sys.modules:
+        flower.add_tab()
+    if "amqp" in app.__dict__:
+        amqp.recreate(app)
+    if "control" in app.__dict__:
+        durable_revoke.recreate(app)
     if app.finalized:
         change_tasks(app)
 
@@ -72,10 +105,11 @@ def _change_worker(sender: Any, **_: Any) -> None:
     app = sender.app
     if getattr(app, "_delayq", None) is None and not broker_urls.is_ours(app.connection_for_read()):
         return
+    lazy.import_all()  # before the pool forks
     worker.remember(sender)
     make(EVENTLET)
     liveness.begin(sender)
-    make(WORKER, **worker.changed_objects())
+    make(worker_changes(), **worker.changed_objects())
     for task in app.tasks.values():
         make(REQUEST, task=task)
 
@@ -116,7 +150,7 @@ def _change_pool(**_: Any) -> None:
 
 # -- the table ------------------------------------------------------------------------------------
 
-#: Made when the transport is imported.
+#: Made when the package is imported.
 TRANSPORT = (
     Register(
         target="kombu.transport:TRANSPORT_ALIASES",
@@ -238,7 +272,7 @@ PROCESS = (
 APP = (
     Replace(
         target="app.amqp_cls",
-        by=partial(mixed_into, amqp.AMQP),
+        by=partial(mixed_into, "celery_delayq.integration.amqp:AMQP"),
         without="Celery ignores our options of a call, and turns a countdown into an ETA by the "
         "clock of the client.",
         promise=Promise.DUE_TIME,
@@ -247,7 +281,7 @@ APP = (
     ),
     Replace(
         target="app.control_cls",
-        by=partial(mixed_into, durable_revoke.Control),
+        by=partial(mixed_into, "celery_delayq.integration.durable_revoke:Control"),
         without="A worker that starts after a revoke does not know the revoked id.",
         promise=Promise.REVOKES,
     ),
@@ -368,12 +402,11 @@ WORKER = (
         without="The banner does not show which parts of this package are on.",
         promise=Promise.WARNINGS,
     ),
-    *liveness.CHANGES,
     Replace(
         target="celery.worker.consumer:Consumer.call_soon",
         by=worker.wake_loop,
         versions="kombu<5.6",
-        is_needed=not worker.KOMBU_WAKES_LOOP,
+        is_needed=kombu.VERSION < (5, 6),
         without="An acknowledgement from another thread does not wake the event loop.",
         promise=Promise.PROMPT,
         upstream="kombu: done in 5.6.",
@@ -409,10 +442,6 @@ WORKER = (
         promise=Promise.OTHER_HOOKS,
         upstream="celery: call `trace.build_tracer` by its module.",
     ),
-    *endings.CHANGES,
-    *pool.CHANGES,
-    *remote_control.CHANGES,
-    *fast.WORKER,
 )
 
 #: Made when a worker of an app with ``DelayQ(app)`` starts.
@@ -532,8 +561,16 @@ LOOP = (
     ),
 )
 
-#: Every change.
-CHANGES = (
-    *(*TRANSPORT, *PROCESS, *APP, *TASK, *EVENTLET, *WORKER, *EXTENDED_WORKER),
-    *(*CONTEXT, *AIO, *REQUEST, *POOL, *CONSUMER, *LOOP, *flower.TAB, *flower.CHANGES),
-)
+
+def worker_changes() -> tuple[Change, ...]:
+    """Return `WORKER`, and the changes that are listed beside the functions that they name."""
+    parts = (liveness.CHANGES, endings.CHANGES, pool.CHANGES, remote_control.CHANGES, fast.WORKER)
+    return (*WORKER, *chain(*parts))
+
+
+def all_changes() -> tuple[Change, ...]:
+    """Return every change."""
+    return (
+        *(*TRANSPORT, *PROCESS, *APP, *TASK, *EVENTLET, *worker_changes(), *EXTENDED_WORKER),
+        *(*CONTEXT, *AIO, *REQUEST, *POOL, *CONSUMER, *LOOP, *flower.TAB, *flower.CHANGES),
+    )

@@ -17,8 +17,11 @@ from importlib import import_module
 from types import MethodType
 from typing import Any
 
-from celery import signals
+from celery import Celery, signals
 from kombu.utils.imports import symbol_by_name
+
+#: Celery's own names of the classes that are replaced.
+_STOCK_NAMES = (Celery.amqp_cls, Celery.control_cls)
 
 #: Attribute of a replacement: the original, and whether the owner itself had the original.
 _REPLACED = "_delayq_replaced"
@@ -136,7 +139,7 @@ def _set(owner: Any, name: str, value: Any) -> None:
 
 def _replaced(value: Any) -> Any:
     """Return the original of a replacement. Return None for other objects."""
-    return getattr(symbol_by_name(value) if isinstance(value, str) else value, _REPLACED, None)
+    return getattr(value, _REPLACED, None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,8 +163,7 @@ class Replace(Change):
         new = self.by(owner, before)
         if inspect.isfunction(before) or inspect.ismethod(before):
             new = _alike(before, new)
-        marked = symbol_by_name(new) if isinstance(new, str) else getattr(new, "__func__", new)
-        setattr(marked, _REPLACED, (before, is_own))
+        setattr(getattr(new, "__func__", new), _REPLACED, (before, is_own))
         _set(owner, name, new)
 
     def _undo(self, owner: Any, name: str) -> None:
@@ -254,21 +256,28 @@ def _taking_self(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def mixed_into(ours: type, _app: Any, theirs: Any) -> Any:
+class DottedName(str):
+    """The dotted name of a class that Celery imports when it needs the class."""
+
+
+def mixed_into(ours: str, _app: Any, theirs: Any) -> Any:
     """Return the replacement of a class of Celery, or of a subclass chosen by the app.
 
-    If possible the result is a dotted name, because the app is pickled for spawned children.
+    If possible the result is a dotted name: the class is imported when the app needs it, and the
+    app is pickled for spawned children.
 
     Parameters
     ----------
-    ours : type
-        A class with two bases: our mixin and Celery's own class.
+    ours : str
+        The dotted name of a class with two bases: our mixin and Celery's own class.
     """
-    mixin, stock = ours.__bases__
-    base = symbol_by_name(theirs)
+    if theirs in _STOCK_NAMES:
+        return DottedName(ours)
+    own, base = symbol_by_name(ours), symbol_by_name(theirs)
+    mixin, stock = own.__bases__
     if base is stock:
-        return f"{ours.__module__}:{ours.__qualname__}"
-    return type(ours.__name__, (mixin, base), {})
+        return DottedName(ours)
+    return type(own.__name__, (mixin, base), {})
 
 
 def make(changes: Iterable[Change], **objects: Any) -> None:

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 from functools import partial
 from types import MethodType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import celery.app
 from celery import Celery
@@ -15,11 +15,16 @@ from celery.app import base
 from celery.app.task import Context
 from celery.local import PromiseProxy, maybe_evaluate
 
-from celery_delayq.integration import not_run
 from celery_delayq.model import publish_outcome, task_options
 from celery_delayq.model.names import renames_of
 from celery_delayq.utils import bridge
+from celery_delayq.utils.lazy import LazyName
 from celery_delayq.utils.once import warn_once
+
+if TYPE_CHECKING:
+    from celery_delayq.integration import not_run
+else:
+    not_run = LazyName("celery_delayq.integration.not_run")
 
 logger = logging.getLogger(__name__)
 

@@ -9,13 +9,17 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from celery_delayq.errors import BrokerTimeout, BrokerUnavailable, ConfigError, NotSupported
 from celery_delayq.model.names import Renames, renames_of
-from celery_delayq.store.schedule import Store
-from celery_delayq.store.server.checks import check_layout
-from celery_delayq.store.stores import Stores
 from celery_delayq.utils import native_threads
+from celery_delayq.utils.lazy import LazyName
 
 if TYPE_CHECKING:
     from celery import Celery
+
+    from celery_delayq.store.schedule import Store
+    from celery_delayq.store.server.checks import check_layout
+    from celery_delayq.store.stores import Stores
+else:
+    check_layout = LazyName("celery_delayq.store.server.checks:check_layout")
 
 T = TypeVar("T")
 

@@ -13,8 +13,6 @@ from celery_delayq.dispatch.dispatcher import Dispatcher
 from celery_delayq.dispatch.promotion_loop import PromotionLoop
 from celery_delayq.errors import NotAllowed
 from celery_delayq.integration import worker
-from celery_delayq.integration.install import TRANSPORT
-from celery_delayq.integration.replace import make
 from celery_delayq.settings import ON_RABBITMQ
 from celery_delayq.store.scripting.errors import translate_errors
 from celery_delayq.store.server import checks
@@ -138,7 +136,3 @@ class Transport(url.UrlTransport, stock.Transport):
             next(client.cycle)
         if "://" not in (client.hostname or ""):
             client.uri_prefix = None  # with a prefix, a clone of a switched connection has no host
-
-
-# A worker needs these changes even without ``DelayQ(app)``.
-make(TRANSPORT)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import wraps
+from functools import cached_property, wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast
+
+from celery_delayq.utils.lazy import resolved
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -36,12 +38,15 @@ class _Delegated:
     def __init__(self, attribute: str, method: Callable[..., Any]) -> None:
         self._attribute = attribute
         self._name = method.__name__
+        self._method = method
 
-        @wraps(method)
+    @cached_property
+    def __func__(self) -> Callable[..., Any]:
+        @wraps(resolved(self._method))
         def call(instance: Any, /, *args: Any, **kwargs: Any) -> Any:
             return self.__get__(instance)(*args, **kwargs)
 
-        self.__func__ = call
+        return call
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         if instance is None:
@@ -54,6 +59,6 @@ def delegate(
 ) -> Callable[Concatenate[Any, P], T]:
     """Return a method that calls the method of the same name of an attribute.
 
-    The class of the attribute may override *method*.
+    *method* may be a lazy name. The class of the attribute may override it.
     """
     return cast("Callable[Concatenate[Any, P], T]", _Delegated(attribute, method))

@@ -156,9 +156,8 @@ def differing(changes: Iterable[Change], **objects: Any) -> dict[str, list[Any]]
         new = owner and _get(owner, name)
         if new is None or _replaced(new) is None:
             continue  # its owner does not exist here, or its condition is false
-        new = symbol_by_name(new)
         before = symbol_by_name(_replaced(new)[0])
-        pair = seen(before), seen(new)
+        pair = seen(before), seen(symbol_by_name(new))
         found[change.target] = [
             {name: each[name] for name in each if pair[0].get(name) != pair[1].get(name)}
             for each in pair
@@ -218,13 +217,13 @@ def main() -> None:
     found["POOL CONSUMER"] = step.differences()
 
     seen_of |= differing(install.TASK, task=app.tasks["again"])
-    seen_of |= differing(install.CHANGES, app=app, task=task, **worker.changed_objects())
+    seen_of |= differing(install.all_changes(), app=app, task=task, **worker.changed_objects())
     found["seen"] = seen_of
 
     undo((*install.CONSUMER, *install.LOOP), **worker.changed_objects())
     undo(install.POOL, **worker.changed_objects())
     found["undone pool"] = step.differences()
-    undo((*install.WORKER, *install.EXTENDED_WORKER), **worker.changed_objects())
+    undo((*install.worker_changes(), *install.EXTENDED_WORKER), **worker.changed_objects())
     for each in app.tasks.values():
         undo((*install.TASK, *install.REQUEST), task=each)
     undo(install.APP, app=app)

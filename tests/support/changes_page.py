@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +16,13 @@ PAGE = Path(__file__).parents[2] / "docs" / "changes.md"
 
 #: The time at which the changes of each part of the table are made.
 MOMENTS = {
-    "import of the transport": install.TRANSPORT,
+    "import of the package": install.TRANSPORT,
     "`DelayQ(app)`": (*install.PROCESS, *install.APP, *flower.TAB),
     "the app knows its tasks": install.TASK,
     "the first task with a context": install.CONTEXT,
     "a client for asyncio connects": install.AIO,
     "start of a process that consumes": install.EVENTLET,
-    "start of a worker": (*install.WORKER, *install.REQUEST),
+    "start of a worker": (*install.worker_changes(), *install.REQUEST),
     "start of a worker with `DelayQ(app)`": install.EXTENDED_WORKER,
     "a worker is ready": install.POOL,
     "a worker connects": install.CONSUMER,
@@ -62,7 +63,7 @@ both times. *send* is a publish, *run* a task in a prefork worker, its processes
 
 def page() -> str:
     """Return the page for the current code and figures."""
-    promised = [each for each in install.CHANGES if each.promise]
+    promised = [each for each in install.all_changes() if each.promise]
     changes = [each for group in fast.GROUPS for each in (*group.process, *group.worker)]
     head = HEAD.format(promised=len(promised), fast=len(changes), groups=len(fast.GROUPS))
     parts = [head, *map(_of_promise, Promise), SPEED, *_of_groups(fast.GROUPS)]
@@ -102,7 +103,8 @@ def _maker(change: Any) -> str:
     if made is None:
         value = getattr(change, "value", None)
         return value if isinstance(value, str) else "flower.tab"
-    made = made.args[0] if hasattr(made, "args") else made
+    if isinstance(made, partial):  # by `mixed_into`
+        return str(made.args[0]).removeprefix("celery_delayq.integration.").replace(":", ".")
     return f"{made.__module__.removeprefix('celery_delayq.integration.')}.{made.__qualname__}"
 
 

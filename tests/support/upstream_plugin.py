@@ -27,7 +27,7 @@ if os.environ.get(CHANGED):
     from celery_delayq.integration.replace import make
 
     # Changes of a single app, task or worker are not made.
-    make((*install.PROCESS, *install.WORKER, *install.EXTENDED_WORKER))
+    make((*install.PROCESS, *install.worker_changes(), *install.EXTENDED_WORKER))
 
 
 def pytest_collection_finish() -> None:

@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from celery_delayq.testing import ManagedProcess
+from celery_delayq.utils.lazy import import_all
 from tests.support.versions import read_once
 
 #: Modules that are imported before the fork: those that every worker imports.
@@ -39,7 +40,7 @@ PRELOADED = (
     "celery.concurrency.thread",
     "celery.worker.consumer",
     "celery_delayq",
-    "celery_delayq.transport.redis",
+    "celery_delayq.transport",
     "kombu.transport.redis",
 )
 
@@ -164,6 +165,7 @@ def serve(descriptor: int) -> None:
     assert sys.modules[HIDDEN] is None, "it was imported already"
     for name in PRELOADED:
         __import__(name)
+    import_all()
     del sys.modules[HIDDEN]  # tasks may use it
     read_once()
     # Imported objects are shared with the workers until a process writes to them, as the garbage

@@ -10,13 +10,17 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from select import PIPE_BUF
-from typing import Any
-
-from celery.concurrency.asynpool import SCHED_STRATEGY_FAIR
-from kombu.asynchronous.hub import Hub
+from typing import TYPE_CHECKING, Any
 
 from celery_delayq.integration.fast.group import Group
 from celery_delayq.integration.replace import Replace
+from celery_delayq.utils.lazy import LazyName, resolved
+
+if TYPE_CHECKING:
+    from celery.concurrency import asynpool
+    from kombu.asynchronous.hub import Hub
+else:
+    asynpool = LazyName("celery.concurrency.asynpool")
 
 logger = logging.getLogger(__name__)
 
@@ -61,13 +65,15 @@ def write_at_once(_owner: type, create: Callable[..., None]) -> Callable[..., No
     empty pipe.
     """
 
+    fair = resolved(asynpool).SCHED_STRATEGY_FAIR
+
     def create_write_handlers(pool: Any, hub: Hub, *args: Any, **kwargs: Any) -> None:
         loop = LenientHub(hub)
         create(pool, loop, *args, **kwargs)
         # Celery stores the function that writes to children as the loop's `consolidate_callback`.
         write = loop.consolidate_callback
         hub.consolidate_callback = write
-        if pool.sched_strategy != SCHED_STRATEGY_FAIR:
+        if pool.sched_strategy != fair:
             return
         busy, children, waiting = pool._busy_workers, pool._all_inqueues, pool.outbound_buffer
 

@@ -61,7 +61,7 @@ def canonical(target: str) -> str:
     return f"{module}:{owner}.{attribute}"
 
 
-def test_the_table_lists_what_importing_the_transport_changes(found: dict[str, list[str]]) -> None:
+def test_the_table_lists_what_importing_the_package_changes(found: dict[str, list[str]]) -> None:
     assert found["TRANSPORT"] == targets(install.TRANSPORT)
 
 
@@ -79,7 +79,7 @@ def test_the_table_lists_what_a_client_for_asyncio_changes(found: dict[str, list
 
 
 def test_the_table_lists_what_changes_in_a_worker(found: dict[str, list[str]]) -> None:
-    changes = (*install.WORKER, *install.EXTENDED_WORKER, *install.REQUEST)
+    changes = (*install.worker_changes(), *install.EXTENDED_WORKER, *install.REQUEST)
     assert found["WORKER EXTENDED_WORKER REQUEST"] == targets(changes)
 
 
@@ -116,7 +116,9 @@ NOT_HERE = {
 
 def test_inspect_tells_no_replacement_from_the_original(found: dict[str, Any]) -> None:
     replaced = {
-        each.target for each in install.CHANGES if isinstance(each, Replace) and each.is_needed
+        each.target
+        for each in install.all_changes()
+        if isinstance(each, Replace) and each.is_needed
     }
 
     assert found["seen"].keys() == replaced - NOT_HERE
@@ -178,7 +180,7 @@ def test_native_threads_and_greenlets_of_eventlet_log_side_by_side() -> None:
 
 
 def test_each_change_says_what_happens_without_it_and_its_condition() -> None:
-    for change in install.CHANGES:
+    for change in install.all_changes():
         assert change.without.endswith("."), change.target
         assert bool(change.condition) == (change.when is not Change.when), change.target
         assert change.is_needed or change.versions, change.target
