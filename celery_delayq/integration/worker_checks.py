@@ -99,10 +99,10 @@ def problems(app: Any, connection: Any) -> Iterator[str]:
             f"{', '.join(names)}: no effect, workers fire beat_schedule without a celery beat, see "
             "docs/periodic.md"
         )
-    if delayq.webhook is not None and find_spec("httpx") is None:
+    if delayq.webhook is not None and find_spec("httpcore") is None:
         yield (
-            "DelayQ(app, webhook=…) is set, but httpx is not installed: webhooks that this worker "
-            'takes are dead letters. pip install "celery-delayq[webhook]"'
+            "DelayQ(app, webhook=…) is set, but httpcore is not installed: webhooks that this "
+            'worker takes are dead letters. pip install "celery-delayq[webhook]"'
         )
     wanted = ("task_acks_late", "task_reject_on_worker_lost")
     if delayq.at_least_once:

@@ -6,7 +6,7 @@
 ...     task="mail.remind", idcolumn="flight", etacolumn="remind_at"
 ... ).save()
 
-Needs PySpark 4.1 or newer, which needs Java 17: ``pip install celery-delayq[spark]``.
+Needs PySpark 4.1 or newer, which needs Java 17: ``pip install "celery-delayq[spark]"``.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def check(*more: str) -> None:
     more : str
         Further required modules of the extra, besides PySpark and pyarrow.
     """
-    advice = "install it with: pip install 'celery-delayq[spark]'"
+    advice = 'install it with: pip install "celery-delayq[spark]"'
     try:
         for name in ("pyarrow", *more):
             import_module(name)

@@ -10,7 +10,7 @@
 >>> post.apply_async((url, order), countdown=60)  # doctest: +ELLIPSIS
 <AsyncResult: ...>
 
-Workers need httpx: ``pip install "celery-delayq[webhook]"``. See ``docs/webhook.md``.
+Workers need httpcore: ``pip install "celery-delayq[webhook]"``. See ``docs/webhook.md``.
 """
 
 from __future__ import annotations
@@ -211,7 +211,7 @@ def deliver(settings: Webhook, url: Any, payload: Any, headers: Any, id: str) ->
     InvalidWebhook
         URL, payload or headers must not be sent.
     ConfigError
-        httpx or *ca_file* is missing.
+        httpcore or *ca_file* is missing.
     """
     deadline = time.monotonic() + settings.timeout
     target, own, body = check_url(url, settings), check_headers(headers), body_of(payload)

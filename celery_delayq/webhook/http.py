@@ -1,7 +1,7 @@
-"""One HTTP request to checked addresses, within a deadline. Needs httpx.
+"""One HTTP request to checked addresses, within a deadline. Needs httpcore.
 
-The request is made with httpcore, the base of httpx. httpcore accepts a network backend: ours
-connects to the checked addresses, and applies one deadline to all reads and writes.
+httpcore accepts a network backend: ours connects to the checked addresses, and applies one deadline
+to all reads and writes.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
+import certifi
 import httpcore
-import httpx
 
 from celery_delayq.errors import ConfigError
 from celery_delayq.webhook.addresses import WebhookUrl
@@ -86,10 +86,15 @@ def send(
             extensions={"timeout": {"connect": connect_timeout}},
         ) as response,
     ):
-        status, given = response.status, httpx.Headers(response.headers)
+        status = response.status
+        given = {name.lower(): value for name, value in response.headers}
         logger.info("POST %s: %s", target.shown, status)
         text = "" if 200 <= status < 300 else _read_beginning(response, max_response)
-        return Answer(status, given.get("retry-after"), given.get("location"), text)
+        return Answer(status, _text(given.get(b"retry-after")), _text(given.get(b"location")), text)
+
+
+def _text(value: bytes | None) -> str | None:
+    return None if value is None else value.decode("utf-8", "replace")
 
 
 def _read_beginning(response: httpcore.Response, max_bytes: int) -> str:
@@ -110,7 +115,7 @@ def _read_beginning(response: httpcore.Response, max_bytes: int) -> str:
 def _tls(ca_file: str | None) -> ssl.SSLContext:
     """Return the context that checks certificates. It is cached: reading authorities is slow."""
     if ca_file is None:
-        return httpx.create_ssl_context(trust_env=False)
+        ca_file = certifi.where()
     try:
         return ssl.create_default_context(cafile=ca_file)
     except OSError as exc:

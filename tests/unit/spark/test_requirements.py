@@ -47,7 +47,7 @@ def test_without_the_extra_it_is_said_how_to_install_it(
 ) -> None:
     monkeypatch.setitem(sys.modules, name, None)
 
-    with pytest.raises(ConfigError, match=rf"{name} is missing; .*'celery-delayq\[spark\]'"):
+    with pytest.raises(ConfigError, match=rf'{name} is missing; .*"celery-delayq\[spark\]"'):
         register(None)  # type: ignore[arg-type]
 
 
@@ -66,7 +66,7 @@ def test_a_job_without_the_extra_says_so_in_one_line(tmp_path: Path) -> None:
 
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == (
-        "Error: pyspark is missing; install it with: pip install 'celery-delayq[spark]'\n"
+        'Error: pyspark is missing; install it with: pip install "celery-delayq[spark]"\n'
     )
 
 

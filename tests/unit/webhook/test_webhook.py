@@ -208,9 +208,9 @@ def test_settings_of_another_type_are_refused_and_not_shown(app: Celery) -> None
     assert "s3cret" not in str(caught.value)
 
 
-WITHOUT_HTTPX = """
+WITHOUT_HTTPCORE = """
 import sys
-sys.modules["httpx"] = None
+sys.modules["httpcore"] = None
 from celery_delayq.webhook import Webhook, deliver, post
 from celery_delayq.errors import ConfigError
 try:
@@ -220,12 +220,12 @@ except ConfigError as exc:
 """
 
 
-def test_without_httpx_the_module_is_imported_and_the_task_says_what_to_install() -> None:
+def test_without_httpcore_the_module_is_imported_and_the_task_says_what_to_install() -> None:
     done = subprocess.run(
-        [sys.executable, "-c", WITHOUT_HTTPX], capture_output=True, text=True, check=True
+        [sys.executable, "-c", WITHOUT_HTTPCORE], capture_output=True, text=True, check=True
     )
 
-    assert 'needs httpx: pip install "celery-delayq[webhook]"' in done.stdout
+    assert 'needs httpcore: pip install "celery-delayq[webhook]"' in done.stdout
 
 
 # -- what is logged ---------------------------------------------------------------------------
