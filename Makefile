@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-spark test test-full matrix nightly bench simulation soak lint format servers clean
+.PHONY: help demo demo-spark test test-full matrix nightly bench simulation soak format-file release lint format servers clean
 
 help: ## list what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort | expand -t 12
@@ -11,12 +11,12 @@ help: ## list what there is
 .venv/installed: .venv/installed-dev
 	@touch $@
 
-# One environment; each target installs the extras that it needs.
+# One environment; each target installs the dependency group that it needs.
 .venv/installed-%: pyproject.toml
-	@echo "Installing celery_delayq and its extras [$*] into .venv"
+	@echo "Installing celery_delayq and the group $* into .venv"
 	@$(PYTHON) -m venv .venv
-	@$(BIN)/pip install --quiet --disable-pip-version-check 'pip>=22.3'
-	@$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[$*]'
+	@$(BIN)/pip install --quiet --disable-pip-version-check 'pip>=25.1'
+	@$(BIN)/pip install --quiet --disable-pip-version-check --editable . --group '$*'
 	@touch $@
 
 demo: .venv/installed-demo ## departure reminders of a real day of flights, in a bit more than a minute; DEMO_ARGS="--broker cluster" or rabbitmq
@@ -24,7 +24,7 @@ demo: .venv/installed-demo ## departure reminders of a real day of flights, in a
 	@case "$(DEMO_ARGS)" in *rabbitmq*) .ci/servers rabbitmq-server ;; esac
 	$(BIN)/python -m example_project $(DEMO_ARGS)
 
-demo-spark: .venv/installed-demo,spark ## a year of flights through Spark into the queue, one day of it run by workers; needs Java 17
+demo-spark: .venv/installed-demo-spark ## a year of flights through Spark into the queue, one day of it run by workers; needs Java 17
 	@$(BIN)/python -m celery_delayq.embedded.find >/dev/null 2>&1 && { [ -n "$$JAVA_HOME" ] || command -v java >/dev/null; } || .ci/servers redis-server openjdk-17-jre-headless
 	$(BIN)/python -m example_project.spark $(DEMO_ARGS)
 
@@ -49,6 +49,12 @@ simulation: .venv/installed ## fleets of dispatchers in virtual time, the tables
 soak: .venv/installed servers ## faults in their long form, 30 minutes; their table goes into docs/guarantees.md
 	$(BIN)/python -m tests.soak --markdown $(SOAK_ARGS)
 
+format-file: .venv/installed ## write tests/format/VERSION.json, what this version stores in Redis; once for each release
+	DELAYQ_WRITE_FORMAT=1 $(BIN)/python -m pytest -q tests/integration/store/test_stored_format.py -k what_this_version
+
+release: .venv/installed servers ## build and check both packages; tags the version if PLACEHOLDERS is empty
+	$(BIN)/python -m tests.release
+
 lint: .venv/installed ## ruff, mypy --strict, the rooms (import-linter) and the words
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -64,4 +70,4 @@ servers: ## install what the tests start where apt may: redis-server, rabbitmq-s
 	@.ci/servers
 
 clean: ## remove what the other targets made
-	rm -rf .venv .matrix .upstream build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .matrix .upstream build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

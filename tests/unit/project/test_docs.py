@@ -36,11 +36,12 @@ LINK = re.compile(r"\]\((?P<file>[^)#:\s]*)(?:#(?P<anchor>[^)\s]+))?\)")
 IDENTIFIER = re.compile(r"(?:\w+\.)*([A-Za-z_]\w*)(?:\(\))?")
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 #: Most lines of pages that are to be read in one go.
-LONGEST = {"README.md": 150, "docs/design.md": 250}
+LONGEST = {"README.md": 110, "docs/design.md": 250}
 #: Pages that are about no feature of an app.
 NO_FEATURE = {
     *("what-needs-what", "settings", "api", "overview", "glossary", "known-gaps", "security"),
     *("design", "keys", "internals", "development", "changes", "benchmarks", "scaling"),
+    "support",
 }
 
 

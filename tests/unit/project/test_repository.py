@@ -1,0 +1,114 @@
+"""The files of the repository that people and services read beside the code."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from celery_delayq import __version__
+from celery_delayq.integration.install import MIN_CELERY
+from tests.matrix import COMBINATIONS
+from tests.support.placeholders import PLACEHOLDERS, page
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+ROOT = Path(__file__).parents[3]
+PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+FORMS = sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml"))
+EXTRA = re.compile(r"celery-delayq\[([\w,]+)\]")
+
+
+def texts() -> Iterator[str]:
+    """Yield the contents of all pages and modules."""
+    pages = (*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("examples/*/*.md"))
+    for path in (*pages, *(ROOT / "celery_delayq").rglob("*.py")):
+        yield path.read_text("utf-8")
+
+
+def test_what_only_the_owner_can_fill_in_is_listed() -> None:
+    assert PLACEHOLDERS.read_text("utf-8") == page(), "run: python -m tests.support.placeholders"
+
+
+def test_every_extra_that_is_named_exists() -> None:
+    named = {
+        extra for text in texts() for names in EXTRA.findall(text) for extra in names.split(",")
+    }
+
+    assert named <= {*PROJECT["project"]["optional-dependencies"]}
+    assert len(named) > 4
+
+
+def test_every_python_of_the_matrix_is_a_classifier() -> None:
+    classifiers = PROJECT["project"]["classifiers"]
+
+    for one in COMBINATIONS:
+        assert f"Programming Language :: Python :: {one.python}" in classifiers
+
+
+def test_the_oldest_celery_is_that_of_the_requirement() -> None:
+    oldest = ".".join(map(str, MIN_CELERY))
+
+    assert f"celery>={oldest},<6" in PROJECT["project"]["dependencies"]
+
+
+def test_the_version_is_written_in_one_place() -> None:
+    assert PROJECT["project"]["dynamic"] == ["readme", "version"]
+    assert re.fullmatch(r"\d+\.\d+\.\d+(\.dev\d+)?", __version__)
+
+
+@pytest.mark.parametrize("path", FORMS, ids=lambda path: path.stem)
+def test_a_form_has_what_the_issue_tracker_needs(path: Path) -> None:
+    form = yaml.safe_load(path.read_text("utf-8"))
+
+    if path.stem == "config":
+        assert all({"name", "url", "about"} == each.keys() for each in form["contact_links"])
+        return
+    assert {"name", "description", "body"} <= form.keys()
+    ids = [field["id"] for field in form["body"]]
+    assert len(ids) == len({*ids})
+    assert all(field["attributes"]["label"] for field in form["body"])
+
+
+def test_the_workflow_has_a_job_for_each_step_of_the_ci_script() -> None:
+    script = (ROOT / ".ci" / "run").read_text("utf-8")
+    steps = [*chain(*(line.split() for line in re.findall(r"^step make (.*)$", script, re.M)))]
+    workflow = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text("utf-8"))
+    targets = workflow["jobs"]["check"]["strategy"]["matrix"]["target"]
+
+    assert targets == [each for each in steps if each not in (".venv/installed", "servers")]
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
+def test_actionlint_finds_nothing_wrong_in_a_workflow(path: Path) -> None:
+    program = shutil.which("actionlint")
+    if program is None:
+        pytest.skip("actionlint is not installed; it comes from github.com/rhysd/actionlint")
+
+    done = subprocess.run([program, "-no-color", str(path)], capture_output=True, text=True)
+
+    assert done.returncode == 0, done.stdout
+
+
+def test_each_hook_before_a_commit_is_a_check_of_make_lint() -> None:
+    hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text("utf-8"))["repos"][0][
+        "hooks"
+    ]
+    makefile = (ROOT / "Makefile").read_text("utf-8")
+    lint = makefile.partition("\nlint:")[2].partition("\n\n")[0]
+
+    for hook in hooks:
+        program = hook["entry"].removeprefix(".venv/bin/")
+        assert program in lint, program
