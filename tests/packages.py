@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = "celery_delayq"
 
 #: Files of the package that are not Python, by the end of their names.
-DATA = (".lua", ".html", "py.typed")
+DATA = (".lua", ".html", ".css", ".js", "py.typed")
 #: Files of the source distribution beside the package.
 BESIDE = {"CHANGELOG.md", "LICENSE", "PKG-INFO", "README.md", "pyproject.toml", ".gitignore"}
 
@@ -74,7 +74,7 @@ def problems_of(sdist: Path, wheel: Path) -> Iterator[str]:
     sources = {
         name
         for name in tracked_files()
-        if name.startswith(f"{PACKAGE}/") and name.endswith((".py", *DATA))
+        if name.startswith(f"{PACKAGE}/") and not name.endswith(".md")
     }
     in_wheel, in_sdist = {*files_of(wheel)}, {*files_of(sdist)}
     info = {name for name in in_wheel if ".dist-info/" in name}

@@ -178,6 +178,12 @@ PARTS = {
         "databases need SQLAlchemy",
     ),
     "testing": Part(("python", "-m", "pytest", "-q", "test_shop.py"), "1 passed", "No module"),
+    # A file without passwords, so the server ends.
+    "web": Part(
+        ("celery", "-A", "shop", "delayq", "web", "--auth-file", "shop.py"),
+        "shop.py",
+        "the pages need tornado",
+    ),
     "webhook": Part(code(WEBHOOK), "not delivered", "needs"),
 }
 #: Python itself says what is missing, without our command.

@@ -37,6 +37,8 @@ print(json.dumps(steps))
 #: `DelayQ` that only some apps use, is not imported here: see `utils/lazy.py`.
 SENDING = {
     "celery_delayq",
+    "celery_delayq.admin",
+    "celery_delayq.admin.web_rights",
     "celery_delayq.app",
     "celery_delayq.dispatch",
     "celery_delayq.dispatch.start_gate",
