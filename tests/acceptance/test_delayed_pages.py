@@ -98,7 +98,7 @@ def browser(kind: str, site: Site, tmp_path: Path) -> Iterator[Browser]:
 def fill(app: Celery, delayq: DelayQ, names: tuple[str, ...] = ("shop.mail",)) -> None:
     """Make tasks and dead letters with names, ids, queues and arguments."""
     for name in names:
-        app.send_task(name, (name,), {"note": name}, task_id=name, countdown=3600)
+        app.send_task(name, (name,), {"note": name}, task_id=name, countdown=1800)
         short = name[:200]
         delayq.store.dead_letters.add(
             "celery", f"dead {name}", f"failed: {name}", message(f"dead {name}", name),
