@@ -20,6 +20,9 @@ from celery_delayq.web.pages import dead, scheduled
 from celery_delayq.web.query import NotFound, Query, mark_of, unquoted
 from celery_delayq.web.site import Site
 
+#: Most characters of arguments that a form offers for editing.
+MAX_EDITED = 20_000
+
 #: Most tasks that are chosen one by one.
 MAX_MARKS = 1000
 
@@ -55,6 +58,7 @@ ACTIONS: Mapping[str, Action] = {
     "run_now": Action("Run now", "tasks"),
     "move": Action("Move", "tasks", _MOVE),
     "cancel": Action("Cancel", "tasks", is_dangerous=True),
+    "edit": Action("Edit", "tasks", ("args", "kwargs", "priority", "expires")),
     "run_all_now": Action("Run now", "all tasks"),
     "move_all": Action("Move", "all tasks", _MOVE),
     "cancel_all": Action("Cancel", "all tasks", is_dangerous=True),
@@ -80,6 +84,8 @@ FIELDS: Mapping[str, tuple[str, str]] = {
     "args": ("Arguments", "JSON such as [1, 2]; empty: as they are"),
     "kwargs": ("Keywords", 'JSON such as {"user": 7}; empty: as they are'),
     "to_queue": ("Queue", "empty: as it is"),
+    "priority": ("Priority", "empty: as it is"),
+    "expires": ("Expires", "2h from now, or 2030-01-31T09:00; empty: as it is"),
     "rate": ("At most a second", "empty: all at once"),
     "limit_rate": ("Rate", "100/m; none: no rate; empty: as it is"),
     "burst": ("Burst", "empty: as it is"),
@@ -179,17 +185,22 @@ def ask(site: Site, query: Query, error: str = "") -> Question:
             number = site.delayq.count_dead(dead.filter_of(query, now))
         given = ", ".join(f"{each} {text}" for each, text in kept.items())
         object_text = _counted(number, action.kind) + (f" with {given}" if given else "")
-    return Question(
-        name,
-        action,
-        f"{action.verb}: {object_text}",
-        number,
-        examples,
-        marks,
-        kept,
-        {each: query.text(each) for each in action.fields},
-        error,
-    )
+    values = {each: query.text(each) for each in action.fields}
+    if name == "edit" and not query.text("confirmed"):
+        values |= _present_arguments(site, _marks(query))
+    title = f"{action.verb}: {object_text}"
+    return Question(name, action, title, number, examples, marks, kept, values, error)
+
+
+def _present_arguments(site: Site, marks: Sequence[tuple[int, str]]) -> dict[str, str]:
+    """Return the arguments of the one chosen task as JSON, unless they are hidden."""
+    if len(marks) != 1:
+        raise NotFound("Edit one task at a time.")
+    task = None if site.hides else site.delayq.get(marks[0][1])
+    values = {} if task is None else task.arguments()
+    found = {name: values.get(name) for name in ("args", "kwargs")}
+    texts = {name: json.dumps(it, ensure_ascii=False) for name, it in found.items() if it}
+    return {name: text for name, text in texts.items() if len(text) < MAX_EDITED}
 
 
 def _counted(number: int, kind: str) -> str:
@@ -272,6 +283,14 @@ def _values(query: Query, action: Action, now: datetime) -> dict[str, Any]:
             if not isinstance(value, kind):
                 raise ConfigError(f"{name}: expected JSON such as {example}")
             found[name] = value
+    if "priority" in action.fields and (text := query.text("priority")):
+        if not (text.isascii() and text.isdigit() and len(text) < 4):
+            raise ConfigError(f"priority={text!r}: expected a whole number, such as 0 or 9")
+        found["priority"] = int(text)
+    if "expires" in action.fields and (expires := query.moment("expires", now)) is not None:
+        found["expires"] = expires
+    if action.fields == ACTIONS["edit"].fields and not found:
+        raise ConfigError("give at least one of the fields")
     if "to_queue" in action.fields and (queue := query.name("to_queue")):
         found["queue"] = queue
     if "rate" in action.fields and (text := query.text("rate")):
@@ -328,6 +347,7 @@ def _each(
         "run_now": site.delayq.run_now,
         "move": site.delayq.reschedule,
         "cancel": site.delayq.cancel,
+        "edit": site.delayq.update,
     }
 
     def make(job: Job) -> None:

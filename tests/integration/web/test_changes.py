@@ -87,6 +87,11 @@ DONE: Mapping[str, tuple[Mapping[str, str], Callable[[Scene], Any], Any]] = {
         lambda s: waiting(s).due.year,
         2100,
     ),
+    "edit": (
+        {"mark": "waiting", "args": '["bob", 18]', "priority": "3"},
+        lambda s: (waiting(s).args, waiting(s).priority),
+        (["bob", 18], 3),
+    ),
     "run_all_now": ({"task": "shop.report"}, lambda s: s.delayq.count(task="shop.report"), 0),
     "cancel_all": ({"queue": "slow"}, lambda s: s.delayq.count(queue="slow"), 0),
     "move_all": (
@@ -181,6 +186,9 @@ WRONG = (
     {"action": "move", "mark": "waiting"},
     {"action": "move", "mark": "waiting", "by": "soon"},
     {"action": "move", "mark": "waiting", "when": "1h", "by": "1h"},
+    {"action": "edit", "mark": "waiting", "args": ""},
+    {"action": "edit", "mark": "waiting", "args": "7"},
+    {"action": "edit", "mark": "waiting", "priority": "high"},
     {"action": "replay", "mark": "dead", "args": "{"},
     {"action": "replay", "mark": "dead", "args": "{}"},
     {"action": "replay_all", "rate": "fast"},
