@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import click
+from celery.utils.imports import import_from_cwd, symbol_by_name
 from celery.utils.saferepr import saferepr
-from kombu.utils.imports import symbol_by_name
 from rich.text import Text
 
 from celery_delayq.admin.rewrite import RewriteOutcome, RewriteReport
@@ -69,12 +69,12 @@ with_how = options_as_one_value(
 
 
 def function_of(path: str) -> Callable[..., Any]:
-    """Import a function (click.UsageError)."""
+    """Import a function, also from the current folder, as ``-A`` does (click.UsageError)."""
     module, separator, name = path.partition(":")
     if not (module and separator and name):
         raise click.UsageError(f"{path!r}: expected MODULE:FUNCTION, such as deploy.fixes:rename")
     try:
-        found = symbol_by_name(path)
+        found = symbol_by_name(path, imp=import_from_cwd)
     except Exception as exc:  # a module may raise anything
         problem = f"{type(exc).__name__}: {exc}"
         raise click.UsageError(f"{path!r} cannot be imported: {problem}") from exc

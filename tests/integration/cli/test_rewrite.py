@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
@@ -103,6 +105,18 @@ def test_an_error_of_the_function_has_an_id_and_the_rest_goes_on(
     entry = delayq.get("b")
     assert entry is not None
     assert entry.as_dict()["kwargs"] == {}
+
+
+def test_a_module_in_the_current_folder_is_found(
+    cli: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = f"fixes_{uuid4().hex}"
+    (tmp_path / f"{name}.py").write_text("def keep(call):\n    pass\n")
+    monkeypatch.chdir(tmp_path)
+
+    ran = cli("rewrite", f"{name}:keep", "--dry-run")
+
+    assert (ran.code, ran.err) == (0, "")
 
 
 @pytest.mark.parametrize(
