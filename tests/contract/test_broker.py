@@ -326,6 +326,8 @@ CALLS: dict[str, Callable[[Scene], Any]] = {
     "list": lambda scene: scene.delayq.count(),
     "cancel": lambda scene: scene.delayq.cancel("a"),
     "update": lambda scene: scene.delayq.update("a", priority=3),
+    "rename": lambda scene: scene.delayq.rename("shop.work", "shop.new"),
+    "rewrite": lambda scene: scene.delayq.rewrite(lambda _: None),
     "reschedule": lambda scene: scene.delayq.reschedule("a", countdown=1),
     "unique": lambda scene: scene.send("a", unique_key="k", on_conflict="error"),
     "limit": _send_limited,
