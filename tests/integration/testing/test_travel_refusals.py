@@ -46,12 +46,12 @@ def test_a_task_that_requeues_itself_without_end_is_named(
 ) -> None:
     monkeypatch.setattr(progress, "MAX_RUNS_IN_A_ROW", 20)
 
-    @delayq_app.task(shared=False, name="again", bind=True, max_retries=None)
-    def again(self: Any) -> None:
+    @delayq_app.task(shared=False, name="retry_at_once", bind=True, max_retries=None)
+    def retry_at_once(self: Any) -> None:
         raise self.retry(countdown=0)
 
-    again.delay()
-    with pytest.raises(TravelError, match="again ran 21 times"):
+    retry_at_once.delay()
+    with pytest.raises(TravelError, match="retry_at_once ran 21 times"):
         delayq_time.travel(hours=1)
 
 
