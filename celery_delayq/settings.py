@@ -7,9 +7,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import Field, dataclass, field, fields, replace
-from difflib import get_close_matches
 from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -17,6 +16,7 @@ from typing import Any, NamedTuple
 from celery_delayq.errors import ConfigError, NotSupported
 from celery_delayq.utils.credentials import hide
 from celery_delayq.utils.numbers import is_finite, is_integer
+from celery_delayq.utils.text import similar_name
 
 
 def _number(kind: str, default: Any, low: float, high: float) -> Any:
@@ -232,7 +232,7 @@ class Settings:
             )
         unknown = sorted(str(name) for name in given if name not in known)
         if unknown:
-            close = [found[0] for name in unknown if (found := _close(name, valid, 0.7))]
+            close = [each for name in unknown if (each := similar_name(name, valid, 0.7))]
             meant = f" (did you mean {', '.join(close)}?)" if close else ""
             raise ConfigError(
                 f"unknown delayq setting(s): {', '.join(unknown)}{meant}; "
@@ -275,11 +275,13 @@ def misplaced_option_warnings(
     for name, value in (transport_options or {}).items():
         if not isinstance(name, str) or name == "delayq" or name in kombu_options:
             continue
-        ours = isinstance(value, Mapping) and any(_close(str(each), names, 0.85) for each in value)
-        if ours and _close(re.sub("[_-]", "", name), ["delayq"], 0.8):
+        ours = isinstance(value, Mapping) and any(
+            similar_name(str(each), names, 0.85) for each in value
+        )
+        if ours and similar_name(re.sub("[_-]", "", name), ["delayq"], 0.8):
             meant = "'delayq'"
-        elif own := _close(name, names, 0.85):
-            meant = f"['delayq'][{own[0]!r}]"
+        elif own := similar_name(name, names, 0.85):
+            meant = f"['delayq'][{own!r}]"
         else:
             continue
         warnings.append(
@@ -287,10 +289,6 @@ def misplaced_option_warnings(
             "stand in broker_transport_options['delayq']"
         )
     return warnings
-
-
-def _close(name: str, names: Sequence[str], cutoff: float) -> list[str]:
-    return get_close_matches(name.lower(), names, 1, cutoff)
 
 
 def _limits(settings: Settings, queue: str, given: Any) -> Limits:

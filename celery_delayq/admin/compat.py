@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Literal, NamedTuple, get_args
@@ -18,9 +18,10 @@ from celery_delayq.errors import ConfigError, InvalidETA, RecordError, TransferE
 from celery_delayq.model.compat import MessageChecker, Problem
 from celery_delayq.model.compat.binding import Level, Verdict
 from celery_delayq.model.compat.calls import Part
+from celery_delayq.model.dead_letter import DeadLetter
 from celery_delayq.model.delivery import split_leased
 from celery_delayq.model.envelope import Record, due_of_eta, own_of
-from celery_delayq.model.names import renames_of
+from celery_delayq.model.names import check_name, renames_of
 from celery_delayq.model.scheduled import Filter, moment
 from celery_delayq.periodic.client import PeriodicTasks
 from celery_delayq.periodic.places import queue_of
@@ -30,9 +31,9 @@ from celery_delayq.store.paging import counts_of, listed_pages, queues_of
 from celery_delayq.store.scan import PAGE_MESSAGES
 from celery_delayq.store.session import Session
 from celery_delayq.store.stores import Stores
+from celery_delayq.transfer.dead_letter_row import DeadLetterRow
+from celery_delayq.transfer.either_kind import reading
 from celery_delayq.transfer.export_format import PAGE_ROWS, FileOrUrl, Header
-from celery_delayq.transfer.schedule import reading
-from celery_delayq.transfer.schedule_row import ScheduleRow
 from celery_delayq.utils import message_json
 from celery_delayq.utils.foreign import FOREIGN_ERRORS
 
@@ -52,6 +53,9 @@ MAX_REFUSED_LINES = 100
 
 #: Messages after which the progress is reported.
 PROGRESS_MESSAGES = 500
+
+#: The queues to look at; None for all.
+Queues = Set[str] | None
 
 _LEVELS: tuple[Level, ...] = ("fails", "unknown", "binds")
 
@@ -210,7 +214,7 @@ def compat(
     session: Session,
     source: FileOrUrl | None = None,
     *,
-    queue: str | None = None,
+    queue: str | Sequence[str] | None = None,
     unpickle: bool = False,
     progress: Progress | None = None,
 ) -> CompatReport:
@@ -223,9 +227,10 @@ def compat(
     Parameters
     ----------
     source : str | PathLike | BinaryIO | None
-        An export, as in :meth:`~celery_delayq.DelayQ.import_from`. None for the broker.
-    queue : str | None
-        Only this queue. Several apps may share a broker.
+        An export of the schedule or of dead letters, as in
+        :meth:`~celery_delayq.DelayQ.import_from`. None for the broker.
+    queue : str | Sequence[str] | None
+        Only this queue, or these queues. Several apps may share a broker.
     unpickle : bool
         Also decode pickle, signed messages, and content of serializers that are not kombu's own.
         That may run code of whoever wrote the message.
@@ -241,19 +246,24 @@ def compat(
     ------
     ConfigError
         A module of the app cannot be imported, or ``renamed`` of ``DelayQ`` contradicts its tasks.
+    InvalidFilter
+        *queue* is no name, and no names.
     TransferError
         The export cannot be read.
     """
     app = session.app
+    queues = None if queue is None else {queue} if isinstance(queue, str) else {*queue}
+    for name in queues or ():
+        check_name("queue", name)
     checker = _checker_of(app, unpickle=unpickle)
     report = CompatReport()
     if source is not None:
-        waiting = _in_file(source, checker, queue, report)
+        waiting = _in_file(source, checker, queues, report)
     elif session.on_rabbitmq:
         report.not_looked = "scheduled", "ready"
-        waiting = _dead_letters(session, checker, queue)
+        waiting = _dead_letters(session, checker, queues)
     else:
-        waiting = _in_redis(session, checker, queue, report)
+        waiting = _in_redis(session, checker, queues, report)
     for number, each in enumerate(waiting, 1):
         report.add(each)
         if progress is not None and number % PROGRESS_MESSAGES == 0:
@@ -275,13 +285,15 @@ def _checker_of(app: Celery, *, unpickle: bool) -> MessageChecker:
 
 
 def _in_redis(
-    session: Session, checker: MessageChecker, queue: str | None, report: CompatReport
+    session: Session, checker: MessageChecker, names: Queues, report: CompatReport
 ) -> Iterator[_Waiting]:
-    where = Filter(queue).where()
+    where = Filter().where()
 
     def ask(stores: Stores) -> tuple[dict[str, Layout], dict[str, int], int]:
-        found = {**queues_of(stores, queue)}
-        if queue is None:  # queues that no worker has registered yet
+        found: dict[str, Layout] = {}
+        for name in names or (None,):
+            found.update(queues_of(stores, name))
+        if names is None:  # queues that no worker has registered yet
             for name in session.app.amqp.queues:
                 found.setdefault(name, stores.of(name).layout)
         return found, counts_of(stores, found, where), stores.began_us()
@@ -296,8 +308,8 @@ def _in_redis(
     # Behind all scheduled ones: what becomes ready meanwhile is found here.
     for name in session.ask(lambda stores: _with_ready(stores, queues)):
         yield from _ready(session, checker, name, queues[name])
-    yield from _dead_letters(session, checker, queue)
-    yield from _periodic(session, checker, queue)
+    yield from _dead_letters(session, checker, names)
+    yield from _periodic(session, checker, names)
 
 
 def _scheduled(checker: MessageChecker, id: str, due_ms: int, record: bytes) -> _Waiting:
@@ -331,17 +343,23 @@ def _ready(
             yield _Waiting("ready", *_id_and_due(message), checker.message_problems(message))
 
 
-def _dead_letters(
-    session: Session, checker: MessageChecker, queue: str | None
-) -> Iterator[_Waiting]:
+def _dead_letters(session: Session, checker: MessageChecker, queues: Queues) -> Iterator[_Waiting]:
     kind = StreamDeadLetters if session.on_rabbitmq else DeadLetters
-    for each in kind(session)(queue=queue):
-        record = each.dead_lettered
-        problems = checker.message_problems(_decoded(record.message))
-        yield _Waiting("dead", each.id, record.due_ms or None, problems)
+    # A stream is read as a whole for any queue.
+    one_by_one = queues is not None and not session.on_rabbitmq
+    for name in sorted(queues or ()) if one_by_one else (None,):
+        for each in kind(session)(queue=name):
+            if queues is None or each.queue in queues:
+                yield _dead(checker, each)
 
 
-def _periodic(session: Session, checker: MessageChecker, queue: str | None) -> Iterator[_Waiting]:
+def _dead(checker: MessageChecker, dead_letter: DeadLetter) -> _Waiting:
+    record = dead_letter.dead_lettered
+    problems = checker.message_problems(_decoded(record.message))
+    return _Waiting("dead", dead_letter.id, record.due_ms or None, problems)
+
+
+def _periodic(session: Session, checker: MessageChecker, queues: Queues) -> Iterator[_Waiting]:
     periodic = PeriodicTasks(session)
     for unreadable in periodic.unreadable():
         reason = type(unreadable.error).__name__
@@ -349,29 +367,30 @@ def _periodic(session: Session, checker: MessageChecker, queue: str | None) -> I
         yield _Waiting("periodic", unreadable.name, None, [problem])
     for each in periodic.list():
         its = each.definition
-        if each.status != "ended" and (queue is None or queue_of(session.app, its) == queue):
+        if each.status != "ended" and (queues is None or queue_of(session.app, its) in queues):
             names = ("task", "args", "kwargs", "options")
             problems = checker.signature_problems({name: getattr(its, name) for name in names})
             yield _Waiting("periodic", each.name, each.state.next_tick, problems)
 
 
 def _in_file(
-    source: FileOrUrl, checker: MessageChecker, queue: str | None, report: CompatReport
+    source: FileOrUrl, checker: MessageChecker, queues: Queues, report: CompatReport
 ) -> Iterator[_Waiting]:
-    filter = Filter(queue)
     try:
-        with reading(source, filter) as lines:
+        with reading(source) as lines:
             for number, parsed in lines:
-                if isinstance(parsed, ScheduleRow):
-                    if parsed.is_meant(filter):
-                        message = _decoded(parsed.record().message)
-                        problems = checker.message_problems(message)
-                        yield _Waiting("scheduled", parsed.id, parsed.due_ms, problems)
-                elif isinstance(parsed, Header):
+                if isinstance(parsed, Header):
                     if type(parsed.about) is int:
                         report.total = (report.total or 0) + parsed.about
-                else:
+                elif isinstance(parsed, str):
                     report.refuse(number, parsed)
+                elif queues is not None and parsed.queue not in queues:
+                    continue
+                elif isinstance(parsed, DeadLetterRow):
+                    yield _dead(checker, parsed.dead_letter)
+                else:
+                    problems = checker.message_problems(_decoded(parsed.record().message))
+                    yield _Waiting("scheduled", parsed.id, parsed.due_ms, problems)
     except OSError as exc:
         raise TransferError(describe_error(exc)) from exc
 

@@ -7,10 +7,13 @@ names. Declare the command with :func:`~celery_delayq.cli.command.command`.
 from __future__ import annotations
 
 from importlib import import_module
+from importlib.metadata import version
 from pathlib import Path
 from pkgutil import iter_modules
 
 import click
+
+from celery_delayq.utils.text import did_you_mean
 
 #: The modules that have several commands or another name than their command. The module of any
 #: other command has its name, with ``_`` for ``-``.
@@ -38,7 +41,23 @@ _SHARED_MODULES = {
 _FOLDER = Path(__file__).with_name("commands")
 
 
-class LazyGroup(click.Group):
+class Group(click.Group):
+    """A group whose error for an unknown command names a similar one."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the name, the command and its arguments (click.UsageError if it is unknown)."""
+        name = args[0]
+        is_unknown = name[:1] != "-" and self.get_command(ctx, name) is None
+        if is_unknown and not ctx.resilient_parsing:
+            ctx.fail(
+                f"No such command {name!r}{did_you_mean(name, self.list_commands(ctx)) or '.'}"
+            )
+        return super().resolve_command(ctx, args)
+
+
+class LazyGroup(Group):
     """A group that imports the module of a command when the command is used.
 
     ``celery`` imports this module at every start.
@@ -61,7 +80,23 @@ class LazyGroup(click.Group):
         return next((each for each in commands if each.name == name), None)
 
 
+def _print_versions(ctx: click.Context, _: click.Parameter, is_asked: bool) -> None:
+    """Print the versions of this package and of what it changes."""
+    if is_asked:
+        names = ("celery-delayq", "celery", "kombu", "redis")
+        click.echo(", ".join(f"{name} {version(name)}" for name in names))
+        ctx.exit()
+
+
 @click.group(cls=LazyGroup)
+@click.option(
+    "--version",
+    is_flag=True,
+    expose_value=False,
+    is_eager=True,
+    callback=_print_versions,
+    help="Show the versions of celery-delayq, celery, kombu and redis.",
+)
 def delayq() -> None:
     """Manage delayed tasks in Redis or RabbitMQ (celery_delayq).
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -94,14 +95,21 @@ class ItemKind:
 
         Return the number of items.
         """
+        return self.print_batches(delayq, batches(items, size))
+
+    def print_batches(self, delayq: DelayQ, found: Iterable[Iterable[Any]]) -> int:
+        """Print each batch at once, as :meth:`print_pages` does; return the number of items."""
         output = screen.console()
         shown = 0
-        for page in batches(items, size):
+        for batch in found:
+            page = [*batch]
             if screen.is_json():
                 for each in page:
                     screen.print_json(each.as_dict())
             else:
-                output.print(self._table(page, screen.now_of(delayq), output.width))
+                table = self._table(page, screen.now_of(delayq), output.width)
+                table.show_header = not shown
+                output.print(table)
             shown += len(page)
         return shown
 
@@ -157,6 +165,24 @@ class SelectedKind(ItemKind):
         text = self.nothing if filter.is_everything else unmatched
         screen.console(stderr=stderr).print(text)
         screen.note_unknown_queue(delayq, filter.queue, stderr=stderr)
+        if filter.task is not None:
+            screen.note_unknown_task(delayq, filter.task)
+
+    def print_json(self, items: Iterable[Any], end: Callable[[], Mapping[str, Any]] = dict) -> int:
+        """Print items as they are read, as one JSON object; return their number.
+
+        Parameters
+        ----------
+        end : Callable[[], Mapping[str, Any]]
+            Returns further values of the object, after the last item.
+        """
+        number = 0
+        print(f'{{"{self.key}": [', end="")
+        for number, each in enumerate(items, 1):
+            print(",\n" if number > 1 else "\n", json.dumps(each.as_dict()), sep="", end="")
+        more = "".join(f', "{name}": {json.dumps(value)}' for name, value in end().items())
+        print(f"\n]{more}}}")
+        return number
 
     def show_all(self, delayq: DelayQ, items: Sequence[Any], missing: str = "") -> bool:
         """Print all fields of items; return whether there are any items.

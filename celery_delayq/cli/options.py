@@ -16,6 +16,7 @@ from celery.bin.base import CeleryOption
 from celery_delayq.cli import complete, screen
 from celery_delayq.cli.text import read_stamp
 from celery_delayq.errors import InvalidETA
+from celery_delayq.model.arguments import TypedValue
 from celery_delayq.model.envelope import due_of_countdown, due_of_eta
 from celery_delayq.model.scheduled import Filter, moment
 from celery_delayq.utils.text import is_utf8, seconds_of
@@ -133,6 +134,34 @@ class JsonType(click.ParamType):  # type: ignore[type-arg]
         return found
 
 
+class WantedArgumentType(click.ParamType):  # type: ignore[type-arg]
+    """``NAME=VALUE``: an argument with which tasks were sent."""
+
+    name = "name=value"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, TypedValue]:
+        if isinstance(value, tuple):
+            return value
+        name, equals, typed = value.partition("=")
+        if not name or not equals:
+            self.fail(f"{value!r}: expected NAME=VALUE, such as order_id=42", param, ctx)
+        return name, TypedValue(typed)
+
+
+def _by_name(
+    _: click.Context, param: click.Parameter, given: Sequence[tuple[str, TypedValue]]
+) -> dict[str, TypedValue] | None:
+    """Return wanted arguments by name; None without any."""
+    by_name = dict(given)
+    if len(by_name) < len(given):
+        raise click.BadParameter(
+            "a name is given twice, but an argument has one value", None, param
+        )
+    return by_name or None
+
+
 class HelpedArgument(click.Argument):
     """An argument with a line in the help, for every version of click."""
 
@@ -229,7 +258,7 @@ root_option = name_option(
 )
 group_option = name_option("--group", "group_id", metavar="ID", help="Only tasks of this group.")
 
-_FILTER_OPTIONS = (
+_PLACE_OPTIONS = (
     queue_option,
     task_option,
     option(
@@ -246,8 +275,25 @@ _FILTER_OPTIONS = (
     ),
 )
 
+_FILTER_OPTIONS = (
+    *_PLACE_OPTIONS,
+    option(
+        "--arg",
+        type=WantedArgumentType(),
+        metavar="NAME=VALUE",
+        multiple=True,
+        callback=_by_name,
+        help="Sent with this argument, such as order_id=42, by keyword or by place (0 is the first "
+        "place). 42 is the number and the text. Reads all entries. May be repeated.",
+    ),
+    flag("--unpickle", help="With --arg, also decode pickle and other content that may run code."),
+)
+
 #: Adds the options of a filter to a command, and passes the filter as ``filter``.
 with_filter = options_as_one_value("filter", Filter, *_FILTER_OPTIONS)
+
+#: The same without a search by argument.
+with_place_filter = options_as_one_value("filter", Filter, *_PLACE_OPTIONS)
 
 
 def _changes(

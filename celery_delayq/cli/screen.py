@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import datetime, timedelta
-from difflib import get_close_matches
 from time import monotonic
 from typing import Any, TypeVar
 
@@ -34,7 +34,7 @@ from celery_delayq.model.scheduled import Filter, moment
 from celery_delayq.periodic.schedules import clocked
 from celery_delayq.periodic.serialization import describe
 from celery_delayq.store.schedule import layouts
-from celery_delayq.utils.text import distance, spelled
+from celery_delayq.utils.text import did_you_mean, distance, spelled
 
 #: Titles of columns with numbers, and with other short values. All other columns are folded.
 _NUMBER_TITLES = {
@@ -55,6 +55,9 @@ _SHORT_TITLES = {"", "due", "died", "next", "state", "priority", "id"}
 #: Seconds of a search after which a progress bar appears.
 PROGRESS_BAR_SECONDS = 0.5
 
+#: Width of a table, in columns, where the output is no terminal: each row is one line.
+FILE_COLUMNS = 1_000_000
+
 #: Key in click's context: whether the command has the option ``--json``.
 JSON_KEY = "celery_delayq.json"
 
@@ -67,12 +70,18 @@ def is_json() -> bool:
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Return a console that respects ``celery --no-color`` and can write any name."""
+    """Return a console that respects ``celery --no-color`` and can write any name.
+
+    Without a terminal no line is folded, unless the variable COLUMNS is set.
+    """
     stream = sys.stderr if stderr else sys.stdout
     if hasattr(stream, "reconfigure"):
         stream.reconfigure(errors="backslashreplace")
     no_color = click.get_current_context().obj.no_color or None
-    return Console(highlight=False, stderr=stderr, no_color=no_color)
+    made = Console(highlight=False, stderr=stderr, no_color=no_color)
+    if not made.is_terminal and "COLUMNS" not in os.environ:
+        made.width = FILE_COLUMNS
+    return made
 
 
 def new_table(*columns: str, title: str = "") -> Table:
@@ -219,7 +228,8 @@ def unknown_queue(delayq: DelayQ, queue: str | None, found: Iterable[str] = ()) 
     if queue in known:
         return ""
     names = ", ".join(spelled(name) for name in sorted(known)) or "none"
-    return f"no queue {spelled(queue)} in Redis or in the app; known: {names}"
+    meant = did_you_mean(queue, known)
+    return f"no queue {spelled(queue)} in Redis or in the app; known: {names}{meant}"
 
 
 def check_queue(delayq: DelayQ, queue: str | None, found: Iterable[str] = ()) -> None:
@@ -254,10 +264,9 @@ def note_unknown_task(delayq: DelayQ, task: str, scheduled: set[str] | None = No
     known = (of_app or set()) | (scheduled or set())
     if of_app is None or task in known:
         return
-    similar = get_close_matches(task, known, 1)
-    guess = f"; did you mean {spelled(similar[0])}?" if similar else "."
     also = "" if scheduled is None else ", and none is scheduled"
-    click.echo(f"Note: this app has no task {spelled(task)}{also}{guess}", err=True)
+    meant = did_you_mean(task, known) or "."
+    click.echo(f"Note: this app has no task {spelled(task)}{also}{meant}", err=True)
 
 
 def check_priority(delayq: DelayQ, filter: Filter) -> None:

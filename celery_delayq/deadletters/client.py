@@ -10,7 +10,7 @@ from datetime import datetime
 from functools import partial
 from itertools import groupby
 from operator import attrgetter
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from uuid import uuid4
 
 from celery_delayq.deadletters.other_store import schedule_in_other_store
@@ -24,10 +24,15 @@ from celery_delayq.errors import (
 )
 from celery_delayq.integration.not_run import note_purged
 from celery_delayq.integration.worker_checks import warn_of_naive_eta
-from celery_delayq.model.dead_letter import DeadFilter, DeadLetter, DeadLetterRecord
+from celery_delayq.model.dead_letter import (
+    DeadFilter,
+    DeadFilterFields,
+    DeadLetter,
+    DeadLetterRecord,
+)
 from celery_delayq.model.envelope import Due, due_of_countdown, due_of_eta
 from celery_delayq.model.lookup import StatusCode, to_bytes
-from celery_delayq.model.names import check_name
+from celery_delayq.model.names import check_name, filter_of
 from celery_delayq.model.scheduled import OUTCOMES, Bulk, Outcome, moment
 from celery_delayq.schedule.update import changes_of, editor_of
 from celery_delayq.store.dead_letters import (
@@ -45,6 +50,9 @@ from celery_delayq.store.stores import Stores
 from celery_delayq.utils.foreign import record_errors
 from celery_delayq.utils.numbers import is_finite
 from celery_delayq.utils.portions import portions
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 T = TypeVar("T")
 
@@ -103,16 +111,8 @@ class DeadLetters:
         self,
         filter: DeadFilter | None = None,
         *,
-        queue: str | None = None,
-        task: str | None = None,
-        task_id: str | None = None,
-        reason: str | None = None,
-        exception: str | None = None,
-        died_from: datetime | str | None = None,
-        died_to: datetime | str | None = None,
-        root_id: str | None = None,
-        group_id: str | None = None,
         progress: Progress | None = None,
+        **fields: Unpack[DeadFilterFields],
     ) -> Iterator[DeadLetter]:
         """Return an iterator over dead letters, in the order of their deaths.
 
@@ -122,21 +122,20 @@ class DeadLetters:
         Parameters
         ----------
         filter : DeadFilter | None
-            A filter. Without it, the other arguments are the fields of a
-            :class:`~celery_delayq.model.dead_letter.DeadFilter`.
+            The dead letters to read; None for all.
         progress : Callable[[int | None, int], object] | None
             Called after each 100 dead letters that were read, whether they match or not: with the
             number to read (None if unknown), and the number read so far.
+        **fields
+            Fields of a :class:`~celery_delayq.model.dead_letter.DeadFilter`, in its place.
 
         Raises
         ------
         InvalidFilter, InvalidETA
             A field is invalid, or both a filter and fields are given.
         """
-        fields = DeadFilter(
-            queue, task, reason, exception, died_from, died_to, task_id, root_id, group_id
-        )
-        return self._iterate(_filter_of(filter, fields), progress=progress)
+        filter = filter_of(DeadFilter, filter, fields, DeadLetters.__call__)
+        return self._iterate(filter, progress=progress)
 
     def _iterate(
         self, filter: DeadFilter, *, ahead: bool = False, progress: Progress | None = None
@@ -219,18 +218,18 @@ class DeadLetters:
 
         return self._ask(read)
 
-    def count(self, /, filter: DeadFilter | None = None, **fields: Any) -> int:
+    def count(self, /, filter: DeadFilter | None = None, **fields: Unpack[DeadFilterFields]) -> int:
         """Return the number of dead letters that match a filter.
 
-        Without *filter*, the other arguments are its *fields*, as for ``delayq.dead_letters(…)``. A
-        filter with other fields than the queue and the times reads all dead letters.
+        The arguments are those of ``delayq.dead_letters(…)``. A filter with other fields than the
+        queue and the times reads all dead letters.
 
         Raises
         ------
         InvalidFilter, InvalidETA
             A field is invalid, or both a filter and fields are given.
         """
-        return self._count(_filter_of(filter, DeadFilter(**fields)))
+        return self._count(filter_of(DeadFilter, filter, fields, DeadLetters.count))
 
     def _count(self, filter: DeadFilter) -> int:
         if not filter.is_by_place:
@@ -308,7 +307,7 @@ class DeadLetters:
 
     def replay_all(
         self,
-        filter: DeadFilter,
+        filter: DeadFilter | None = None,
         *,
         rate: float | None = None,
         args: Sequence[Any] | None = None,
@@ -316,25 +315,31 @@ class DeadLetters:
         priority: int | None = None,
         expires: float | datetime | str | bool | None = None,
         headers: Mapping[str, Any] | None = None,
-        queue: str | None = None,
+        to_queue: str | None = None,
         unpickle: bool = False,
         dry_run: bool = False,
         everything: bool = False,
         progress: Callable[[Bulk], object] | None = None,
+        **fields: Unpack[DeadFilterFields],
     ) -> Bulk:
         """Replay all dead letters that match a filter; in each queue in the order of their deaths.
 
         Parameters
         ----------
+        filter, **fields
+            The dead letters to replay, as for ``delayq.dead_letters(…)``. With a *filter*, *queue*
+            means *to_queue*, as for :meth:`replay`.
         rate : float | None
             Tasks per second, 0.001 to 1,000,000: the tasks are scheduled with that distance, and
             this call does not wait for them. None: all tasks run at once.
-        args, kwargs, priority, expires, headers, unpickle, queue
+        args, kwargs, priority, expires, headers, unpickle
             Changes of the messages, as for :meth:`replay`.
+        to_queue : str | None
+            The queue for the tasks; None for their own queues.
         dry_run : bool
             Only count the dead letters.
         everything : bool
-            Required for a filter that matches all dead letters.
+            Required without a condition, which means all dead letters of all queues.
         progress : Callable[[Bulk], object]
             Called after each batch of at most 100.
 
@@ -344,12 +349,15 @@ class DeadLetters:
             *rate* is not in its range, a change is wrong as for :meth:`replay`, or the filter
             matches everything and *everything* is not set.
         InvalidFilter
-            The filter has a wrong type, or *queue* is not a valid name.
+            The filter is invalid, or *to_queue* is not a valid name.
         """
+        if filter is not None and to_queue is None:
+            to_queue = fields.pop("queue", None)
+        filter = filter_of(DeadFilter, filter, fields, DeadLetters.replay_all)
         if rate is not None and not is_finite(rate, 0.001, 1e6):
             raise ConfigError(f"rate={rate!r}: expected dead letters a second, 0.001 to 1,000,000")
         changes = self._changes(
-            queue,
+            to_queue,
             args=args,
             kwargs=kwargs,
             priority=priority,
@@ -432,13 +440,15 @@ class DeadLetters:
 
     def purge_all(
         self,
-        filter: DeadFilter,
+        filter: DeadFilter | None = None,
         *,
         dry_run: bool = False,
         everything: bool = False,
         progress: Callable[[Bulk], object] | None = None,
+        **fields: Unpack[DeadFilterFields],
     ) -> Bulk:
         """Delete all dead letters that match a filter; parameters as for :meth:`replay_all`."""
+        filter = filter_of(DeadFilter, filter, fields, DeadLetters.purge_all)
         return self._change_all(
             filter, self._purge_change, dry_run, everything, progress, in_place=_purge_in_place
         )
@@ -473,7 +483,6 @@ class DeadLetters:
         in_place: InPlace | None,
     ) -> Bulk:
         """Change the dead letters that match, in batches; messages that die meanwhile stay."""
-        check_filter(filter)
         if filter.is_everything and not (everything or dry_run):
             raise ConfigError(
                 "the filter leaves nothing out: give everything=True if all dead letters of all "
@@ -639,19 +648,3 @@ def counts_of(
         [name for name, layout in known if layout.limits.archived or not archived],
         lambda store, name: store.dead_letters.count_steps(name, low, high),
     )
-
-
-def _filter_of(filter: DeadFilter | None, fields: DeadFilter) -> DeadFilter:
-    """Return the filter, or else the filter made of fields; raises InvalidFilter for both."""
-    if filter is None:
-        return fields
-    if not fields.is_everything:
-        raise InvalidFilter(f"filter={filter!r} and {fields!r}: give one of them")
-    return check_filter(filter)
-
-
-def check_filter(filter: DeadFilter) -> DeadFilter:
-    """Return the filter; raises InvalidFilter for another type."""
-    if not isinstance(filter, DeadFilter):
-        raise InvalidFilter(f"filter={filter!r}: expected a DeadFilter(…)")
-    return filter

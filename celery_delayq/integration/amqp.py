@@ -15,7 +15,13 @@ from kombu import Producer, Queue
 
 from celery_delayq.errors import ConfigError, InvalidLimit
 from celery_delayq.integration import context
-from celery_delayq.integration.worker_checks import CALL_OPTIONS, warn_of_naive_eta, warn_of_stock
+from celery_delayq.integration.worker_checks import (
+    CALL_OPTIONS,
+    KNOWN_OPTIONS,
+    warn_of_misspelled_call,
+    warn_of_naive_eta,
+    warn_of_stock,
+)
 from celery_delayq.model import canvas, retry_options, task_options, unique
 from celery_delayq.model.delivery import LeasePlace
 from celery_delayq.model.envelope import (
@@ -61,6 +67,8 @@ class AMQPMixin:
         ) -> Any:
             nonlocal checked
             connection = producer.connection
+            if not KNOWN_OPTIONS.issuperset(options):
+                warn_of_misspelled_call(name, options)
             task_options.check_priority(options.get("priority"))
             context.carry(self.app, name, message, options)  # type: ignore[attr-defined]
             note_own = self._take_options(name, message, options)

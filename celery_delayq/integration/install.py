@@ -152,6 +152,7 @@ def _change_extended_worker(sender: Any, **_: Any) -> None:
 
 def change_tasks(sender: Any, **_: Any) -> None:
     """Change the tasks of the app *sender*, which has ``DelayQ(app)``."""
+    worker_checks.warn_of_misspelled_tasks(sender._tasks.values())
     try:
         retries.prepare(sender, sender._tasks, sender._delayq.retries)
         limits_of(sender).of_tasks(sender._tasks)  # raises an error for an invalid limit

@@ -4,8 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import lru_cache
 from importlib.util import find_spec
+from inspect import signature
+from itertools import takewhile
 from typing import Any
+
+from celery import Celery, Task
+from celery.app.amqp import AMQP
+from kombu import Producer
 
 from celery_delayq.integration import beat_guard
 from celery_delayq.integration.context import CONTEXT_OPTION
@@ -15,6 +22,7 @@ from celery_delayq.model.envelope import parse_iso
 from celery_delayq.model.limits import LIMIT_OPTION, Limit
 from celery_delayq.model.limits.of_app import LimitedTask, limits_of
 from celery_delayq.utils.once import warn_once
+from celery_delayq.utils.text import similar_name
 
 logger = logging.getLogger(__name__)
 
@@ -26,6 +34,47 @@ _TASK_OPTIONS = CALL_OPTIONS - {"max_retries", "retry_jitter"}
 
 #: All options of a call that have no effect without ``DelayQ(app)``.
 _NEEDING_EXTENSION = CALL_OPTIONS | {CONTEXT_OPTION}
+
+#: Options of a call that no signature of Celery or kombu has: properties of AMQP, and stamps.
+_PROPERTIES = frozenset(
+    {
+        *("app_id", "cluster_id", "content_encoding", "content_type", "correlation_id"),
+        *("delivery_mode", "expiration", "message_id", "origin", "reply_to", "stamped_headers"),
+        *("task_id", "timestamp", "type", "user_id"),
+    }
+)
+
+#: All options that a call may have.
+KNOWN_OPTIONS = frozenset(
+    {
+        *_NEEDING_EXTENSION,
+        *_PROPERTIES,
+        LIMIT_OPTION,
+        *(
+            name
+            for call in (
+                *(Task.apply_async, Task.retry, Celery.send_task, AMQP.as_task_v2),
+                *(Producer.publish, Producer._publish),
+            )
+            for name in signature(call).parameters
+        ),
+    }
+)
+
+#: Options of a task that are no attributes of Celery's class.
+_OF_DECORATOR = frozenset(
+    {
+        *("autoretry_for", "base", "bind", "dont_autoretry_for", "lazy", "pydantic"),
+        *("pydantic_context", "pydantic_dump_kwargs", "pydantic_strict", "retry_backoff"),
+        *("retry_backoff_max", "retry_jitter", "retry_kwargs", "run", "shared"),
+    }
+)
+
+#: All options that a task may have.
+_KNOWN_TASK_OPTIONS = frozenset({*dir(Task), *_OF_DECORATOR, *CALL_OPTIONS, LIMIT_OPTION})
+
+#: Least similarity of two options for one to be a misspelling of the other.
+_SIMILARITY = 0.8
 
 #: The last line about the worker itself in Celery's banner.
 _BANNER_LINE = ".> task events:"
@@ -223,3 +272,48 @@ def warn_of_call(message: Mapping[str, Any]) -> None:
     if not _NEEDING_EXTENSION.isdisjoint(given) and envelope.is_task(message):
         for name in sorted(_NEEDING_EXTENSION.intersection(given)):
             warn_once(logger, _NO_EFFECT_TEXT.format(name, "apply_async"))
+
+
+def warn_of_misspelled_call(task_name: str, options: Mapping[str, Any]) -> None:
+    """Warn once for each unknown option of a call that is similar to a known one."""
+    stamps = options.get("stamped_headers") or ()
+    for name in options.keys() - KNOWN_OPTIONS:
+        if name not in stamps and (meant := _similar_option(name)):
+            warn_once(
+                logger,
+                f"{task_name}: {name}= is no option of a call and has no effect; "
+                f"did you mean {meant}=?",
+            )
+
+
+def warn_of_misspelled_tasks(tasks: Iterable[Any]) -> None:
+    """Warn once for each unknown option of a task that is similar to a known one."""
+    for task in tasks:
+        for name in _own_options(task):
+            if meant := _similar_task_option(name):
+                warn_once(
+                    logger,
+                    f"{task.name}: {name}= is no option of a task and has no effect; "
+                    f"did you mean {meant}=?",
+                )
+
+
+def _own_options(task: Any) -> Iterator[str]:
+    """Yield the unknown options of a task, from its decorator and from classes of its own."""
+    for kind in takewhile(lambda each: each is not Task, type(task).__mro__):
+        its = vars(kind)
+        for name in its.keys() - _KNOWN_TASK_OPTIONS:
+            # Functions of a class are its methods; those of a decorator are options.
+            if name[0] != "_" and ("_decorated" in its or not callable(its[name])):
+                yield name
+
+
+@lru_cache(1024)
+def _similar_option(name: str) -> str | None:
+    return similar_name(name, KNOWN_OPTIONS, _SIMILARITY)
+
+
+@lru_cache(1024)
+def _similar_task_option(name: str) -> str | None:
+    known = {each for each in _KNOWN_TASK_OPTIONS if each[0] != "_"}
+    return similar_name(name, known, _SIMILARITY)

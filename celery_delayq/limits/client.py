@@ -6,7 +6,6 @@ import builtins
 from collections import Counter
 from dataclasses import dataclass
 from datetime import datetime
-from difflib import get_close_matches
 from heapq import nlargest
 from math import isfinite
 from typing import Any
@@ -22,7 +21,7 @@ from celery_delayq.store.stores import Stores
 from celery_delayq.store.task_limits import PAGE_LANES, StoredLimit
 from celery_delayq.utils.numbers import is_integer
 from celery_delayq.utils.portions import batches
-from celery_delayq.utils.text import percent
+from celery_delayq.utils.text import did_you_mean, percent
 
 #: The override that switches a limit off.
 _OFF = "none"
@@ -240,9 +239,10 @@ class TaskLimits:
             found.setdefault(each, StoredLimit(of_code=text))
         if not isinstance(name, str) or percent(name) not in found:
             known = sorted(map(unquote, found))
-            near = get_close_matches(str(name), known, 3) or known[:10]
+            shown = ", ".join(known[:10]) or "none"
             raise InvalidLimit(
-                f"no limit {name!r} in Redis or in the app; there are: {', '.join(near) or 'none'}"
+                f"no limit {name!r} in Redis or in the app; there are: {shown}"
+                f"{did_you_mean(str(name), known)}"
             )
         return found[percent(name)]
 

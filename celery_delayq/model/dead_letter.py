@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 from celery.utils.saferepr import saferepr
 
@@ -249,7 +249,7 @@ class DeadLetter(MessageFields):
         """Return the attributes as JSON types."""
         shown = {name: getattr(self, name) for name in _DICT_FIELDS}
         times = {name: it.isoformat() for name, it in shown.items() if isinstance(it, datetime)}
-        return {**shown, **times, **self.arguments()}
+        return {**shown, **times, "state": "dead", **self.arguments()}
 
 
 def has_crashed(dead_letter: DeadLetter) -> bool:
@@ -265,6 +265,20 @@ _DICT_FIELDS = (
 
 #: Fields of a filter that are compared with the message or the details of a dead letter.
 _MESSAGE_FIELDS = ("task", "exception", "task_id", "root_id", "group_id")
+
+
+class DeadFilterFields(TypedDict, total=False):
+    """The fields of a :class:`DeadFilter`, as calls take them by name."""
+
+    queue: str | None
+    task: str | None
+    reason: str | None
+    exception: str | None
+    died_from: datetime | str | None
+    died_to: datetime | str | None
+    task_id: str | None
+    root_id: str | None
+    group_id: str | None
 
 
 @dataclass(frozen=True)

@@ -1,16 +1,18 @@
-"""Checks of the names of queues and tasks, patterns of task names, and former names. No I/O."""
+"""Names of queues and tasks: checks, patterns, filters and former names. No I/O."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Container, Iterable, Mapping
+from dataclasses import fields as fields_of
 from fnmatch import fnmatchcase
+from inspect import signature
 from typing import Any, TypeVar
 
 from celery import Celery
 
 from celery_delayq.errors import ConfigError, InvalidFilter
-from celery_delayq.utils.text import UTF8_TEXT, is_utf8
+from celery_delayq.utils.text import UTF8_TEXT, did_you_mean, is_utf8
 
 T = TypeVar("T")
 
@@ -101,6 +103,50 @@ def unmatched_patterns(values: Mapping[str, Any], names: Iterable[str]) -> list[
     """Return the patterns that match no task of the app, by the tasks' names."""
     names = [name for name in names if not name.startswith("celery.")]
     return [each for each in values if not any(fnmatchcase(name, each) for name in names)]
+
+
+def filter_of(
+    kind: type[T], filter: T | None, fields: Mapping[str, Any], call: Callable[..., Any]
+) -> T:
+    """Return the filter of a call: the one that was given, or one with the given fields.
+
+    Parameters
+    ----------
+    kind : type
+        ``Filter`` or ``DeadFilter``.
+    filter : Filter | DeadFilter | None
+        The filter that the caller gave.
+    fields : Mapping[str, Any]
+        The keyword arguments of the caller that *call* has no parameters for.
+    call : Callable
+        The function that was called. Errors name its keyword arguments too.
+
+    Raises
+    ------
+    TypeError
+        A keyword is neither a field nor an argument of the call.
+    InvalidFilter
+        *filter* is no filter, both a filter and fields are given, or a field is invalid.
+    """
+    names = [each.name for each in fields_of(kind)]  # type: ignore[arg-type]
+    if unknown := next((name for name in fields if name not in names), None):
+        parameters = signature(call).parameters.values()
+        options = [each.name for each in parameters if each.kind is each.KEYWORD_ONLY]
+        raise TypeError(
+            f"unknown argument {unknown}={fields[unknown]!r}"
+            f"{did_you_mean(unknown, [*names, *options]) or ';'} valid are: "
+            f"{', '.join([*names, *options])}"
+        )
+    example = f"a {kind.__name__}(…), or its fields by name, such as task='shop.remind'"
+    if filter is None:
+        return kind(**fields)
+    if not isinstance(filter, kind):
+        raise InvalidFilter(f"filter={filter!r}: expected {example}")
+    if given := [f"{name}={value!r}" for name, value in fields.items() if value is not None]:
+        raise InvalidFilter(
+            f"{filter!r} and {', '.join(given)}: give one of them, expected {example}"
+        )
+    return filter
 
 
 # -- former names

@@ -34,7 +34,7 @@ def body_of(
     Exception
         The body cannot be decoded; any error.
     """
-    args, kwargs, embedded, *_ = _decoded_body(_plain_body(message), message, accept)
+    args, kwargs, embedded, *_ = _decoded_body(plain_body(message), message, accept)
     return args, kwargs, dict(embedded or {})
 
 
@@ -44,7 +44,7 @@ def json_arguments(message: Mapping[str, Any]) -> tuple[Any, Any]:
     A JSON body is returned unchanged: a time is the object that kombu writes for it.
     """
     try:
-        body = _plain_body(message)
+        body = plain_body(message)
         if message["content-type"] == "application/json":
             args, kwargs, *_ = foreign.loads(body, parse_constant=_no_json)
         else:
@@ -57,7 +57,7 @@ def json_arguments(message: Mapping[str, Any]) -> tuple[Any, Any]:
     return (args, kwargs) if is_call else (None, None)
 
 
-def _plain_body(message: Mapping[str, Any]) -> Any:
+def plain_body(message: Mapping[str, Any]) -> Any:
     """Return the body of a message without base64 and compression."""
     body = message["body"]
     if message["properties"].get("body_encoding") == "base64":

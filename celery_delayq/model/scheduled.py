@@ -6,14 +6,15 @@ import base64
 import binascii
 import json
 from collections import Counter
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 from urllib.parse import unquote
 
 from celery_delayq.errors import InvalidCursor, InvalidETA, InvalidFilter, RecordError
+from celery_delayq.model.arguments import checked_arguments
 from celery_delayq.model.envelope import (
     EPOCH,
     MAX_DUE_MS,
@@ -229,6 +230,7 @@ class ScheduledTask(MessageFields):
         """Return the attributes as JSON types."""
         return {
             "id": self.id,
+            "task_id": self.id,
             "task": self.task,
             "queue": self.queue,
             "state": self.state,
@@ -270,6 +272,18 @@ def bound_ms(field: str, time: Any) -> int | None:
         ) from exc
 
 
+class FilterFields(TypedDict, total=False):
+    """The fields of a :class:`Filter`, as calls take them by name."""
+
+    queue: str | None
+    task: str | None
+    due_from: datetime | str | None
+    due_to: datetime | str | None
+    priority: int | None
+    arg: Mapping[str, Any] | None
+    unpickle: bool
+
+
 @dataclass(frozen=True, slots=True)
 class Filter:
     """Scheduled entries to which all given conditions apply.
@@ -282,11 +296,19 @@ class Filter:
         The first and the last due time that match, as a point in time or in ISO 8601.
     priority : int | None
         The priority step of the ready list.
+    arg : Mapping[str, Any] | None
+        Arguments with which the task was sent, by name: ``{"order_id": 42}``. All entries that meet
+        the other conditions are read. A positional argument gets its name from the signature of the
+        task, or is named by its number, ``"0"`` for the first one.
+    unpickle : bool
+        With *arg*, also decode messages in pickle and in other serializers of the app. That may run
+        code of whoever wrote the message.
 
     Raises
     ------
     InvalidFilter
-        A name is empty or no text, or the priority is no whole number.
+        A name is empty or no text, the priority is no whole number, an argument has no form in
+        JSON, or *unpickle* is given without *arg*.
     """
 
     queue: str | None = None
@@ -294,6 +316,8 @@ class Filter:
     due_from: datetime | str | None = None
     due_to: datetime | str | None = None
     priority: int | None = None
+    arg: Mapping[str, Any] | None = None
+    unpickle: bool = False
 
     def __post_init__(self) -> None:
         check_name("queue", self.queue)
@@ -301,11 +325,20 @@ class Filter:
         step = self.priority
         if step is not None and not is_integer(step):
             raise InvalidFilter(f"priority={step!r}: expected a priority step, such as 0 or 3")
+        if self.arg is not None:
+            object.__setattr__(self, "arg", checked_arguments(self.arg))
+        elif self.unpickle:
+            raise InvalidFilter("unpickle=True without arg: give the arguments to search for")
 
     @property
     def is_everything(self) -> bool:
         """Whether all entries match."""
         return self == Filter()
+
+    @property
+    def without_arg(self) -> Filter:
+        """The filter without the search by argument, for the store."""
+        return self if self.arg is None else replace(self, arg=None, unpickle=False)
 
     def conditions(self, renames: Renames) -> list[EntryCondition]:
         """Return the conditions for the store: one for each name of the task, without the queue.
@@ -323,7 +356,11 @@ class Filter:
         ------
         InvalidETA
             A time is invalid.
+        InvalidFilter
+            The filter has an *arg*, which the store does not know.
         """
+        if self.arg is not None:
+            raise InvalidFilter(f"arg={dict(self.arg)!r}: this call cannot search by argument")
         low, high = bound_ms("due_from", self.due_from), bound_ms("due_to", self.due_to)
         return EntryCondition(self.task, low, high, self.priority)
 
@@ -400,10 +437,17 @@ class Page:
         The tasks in the order of ``list``.
     cursor : str | None
         The argument ``cursor`` for the next page; None on the last page.
+    looked : int
+        Number of entries that were read for this page.
+    unknown : int
+        Number of them whose arguments are not known, in a search by argument: their content is not
+        decoded, or this app does not know the signature of their task.
     """
 
     entries: list[ScheduledTask]
     cursor: str | None
+    looked: int = 0
+    unknown: int = 0
 
     def __iter__(self) -> Iterator[ScheduledTask]:
         return iter(self.entries)

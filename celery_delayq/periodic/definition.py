@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import MAXYEAR, datetime, timedelta, tzinfo
 from datetime import timezone as timezones
-from difflib import get_close_matches
 from hashlib import blake2b
 from typing import Any, Literal, get_args
 from zoneinfo import ZoneInfo
@@ -24,7 +23,7 @@ from celery_delayq.periodic.schedules import Rule, clocked, rule_of
 from celery_delayq.periodic.serialization import dumps_form, loads_form
 from celery_delayq.periodic.wall_clock import datetime_of_ms, ms_of_datetime, ms_of_wall_time
 from celery_delayq.utils.numbers import is_finite, is_integer
-from celery_delayq.utils.text import UTF8_TEXT, is_utf8
+from celery_delayq.utils.text import UTF8_TEXT, did_you_mean, is_utf8
 
 CatchUp = Literal["skip", "one", "all"]
 Overlap = Literal["allow", "skip", "queue_one"]
@@ -141,8 +140,8 @@ class Definition:
             # Messages may have other options too. Only names that are similar to a known name are
             # refused.
             known = (*(each.name for each in fields(cls)), *_KNOWN_OPTIONS)
-            if meant := get_close_matches(name, known, 1, 0.8):
-                raise ConfigError(f"{name}: no option of a periodic entry; is {meant[0]} meant?")
+            if meant := did_you_mean(name, known, 0.8):
+                raise ConfigError(f"{name}: no option of a periodic entry{meant}")
         if "catch_up_max" in given and found.catch_up != "all":
             raise ConfigError(
                 f"catch_up_max={found.catch_up_max}: it is for catch_up='all', and has no meaning "

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from itertools import chain
 from typing import Any, NamedTuple
 from uuid import uuid4
 
-from celery_delayq.errors import ConfigError, InvalidETA, InvalidFilter
+from celery_delayq.errors import ConfigError, InvalidETA
 from celery_delayq.integration.not_run import note_cancelled, note_cancelled_ids
+from celery_delayq.model.arguments import ArgumentSearch
 from celery_delayq.model.envelope import MAX_DUE_MS, Due, due_of_countdown, due_of_eta
 from celery_delayq.model.lookup import (
     EntryCondition,
@@ -21,8 +22,9 @@ from celery_delayq.model.lookup import (
     StatusCode,
 )
 from celery_delayq.model.scheduled import OUTCOMES, Bulk, Filter, Outcome, ScheduledTask
+from celery_delayq.schedule.search import search_of
 from celery_delayq.store.keys import Layout
-from celery_delayq.store.paging import counts_of, listed_pages, queues_of
+from celery_delayq.store.paging import SEARCH_ENTRIES, counts_of, listed_pages, queues_of
 from celery_delayq.store.scan import PAGE_NAMES
 from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting.calls import Steps
@@ -75,31 +77,32 @@ def change_all(
     settled : Settled | None
         Called after each batch, before the next batch is changed.
     """
-    if not isinstance(filter, Filter):
-        raise InvalidFilter(f"filter={filter!r}: expected a Filter(…)")
     if filter.is_everything and not (everything or dry_run):
         raise ConfigError(
             "the filter leaves nothing out: give everything=True if all entries of all queues "
             "are meant"
         )
     bulk, report = Bulk(dry_run), progress or bool
-    conditions, began = filter.conditions(session.renames), session.ask(Stores.began_us)
+    search, began = search_of(session, filter), session.ask(Stores.began_us)
+    conditions = filter.without_arg.conditions(session.renames)
     known = session.ask(lambda stores: queues_of(stores, filter.queue))
     counts = session.ask(lambda stores: counts_of(stores, known, *conditions))
-    if filter.priority is None:
+    is_counted = filter.priority is None and search is None
+    if is_counted:
         bulk.total = sum(counts.values())
-    if dry_run and filter.priority is None:
+    if dry_run and is_counted:
         bulk.outcomes[Outcome.DONE] = bulk.total
         return bulk
     queues = [queue for queue, number in counts.items() if number]
     if filter.priority is None and not last_first:
         windows = [_Window(queue, where, None, None) for where in conditions for queue in queues]
-        bulk.found = bulk.total
+        bulk.total = sum(counts.values())
+        bulk.found = 0 if search is not None else bulk.total
     else:
         windows = [
             window
             for where in conditions
-            for window in _windows(session, where, began, queues, bulk, report)
+            for window in _windows(session, where, began, queues, bulk, report, search)
         ]
         bulk.total = bulk.found
     if last_first:
@@ -112,13 +115,17 @@ def change_all(
             settled(queue, some, codes)
         report(bulk)
 
+    is_read, limit = (True, batch) if records else (False, PAGE_NAMES)
+    if search is not None:
+        is_read, limit = True, SEARCH_ENTRIES
     with PipelinedCalls(session.ask) as reads, PipelinedCalls(session.ask) as changes:
         for window in windows:
             queue, goes_on = window.queue, last_windows[window.queue] is not window
-            read = _Read(batch if records else PAGE_NAMES, began, records, goes_on)
-            found: Iterable[ListedEntry] = chain.from_iterable(_parts(session, reads, window, read))
+            read = _Read(limit, began, is_read, goes_on)
+            parts = _parts(session, reads, window, read)
+            found = chain.from_iterable(_matching(each, search) for each in parts)
             if last_first:
-                found = [*found][::-1]
+                found = chain([*found][::-1])
             for some in batches(found, batch):
                 if dry_run:
                     settle(queue, some, ["d"] * len(some))
@@ -136,6 +143,7 @@ def _windows(
     queues: Sequence[str],
     bulk: Bulk,
     report: Callable[[Bulk], object],
+    search: ArgumentSearch | None,
 ) -> list[_Window]:
     """Return the windows that contain all matching entries, and count the entries.
 
@@ -145,12 +153,11 @@ def _windows(
     windows: list[_Window] = []
     for queue in queues:
         start: Position | None = None
-        for page in listed_pages(
-            session.ask, queue, where, PAGE_ENTRIES, began=began, records=False, goes_on=True
-        ):
+        options: dict[str, Any] = {"records": search is not None, "goes_on": True}
+        for page in listed_pages(session.ask, queue, where, PAGE_ENTRIES, began=began, **options):
             windows.append(_Window(queue, where, start, page.end))
             start = page.end
-            bulk.found += len(page.entries)
+            bulk.found += len(_matching(page.entries, search))
             if len(page.entries) == PAGE_ENTRIES:
                 report(bulk)
     return windows
@@ -165,6 +172,13 @@ class _Window(NamedTuple):
     where: EntryCondition
     start: Position | None
     end: Position | None
+
+
+def _matching(
+    entries: Sequence[ListedEntry], search: ArgumentSearch | None
+) -> Sequence[ListedEntry]:
+    """Return the entries that match a search, if there is one."""
+    return entries if search is None else [each for each in entries if search.finds(each.record)]
 
 
 class _Read(NamedTuple):

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import cache, partial
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from celery import Signature
@@ -23,11 +23,12 @@ from celery_delayq.model.lookup import (
     StatusCode,
     to_bytes,
 )
-from celery_delayq.model.names import check_name
+from celery_delayq.model.names import check_name, filter_of
 from celery_delayq.model.scheduled import (
     Bulk,
     Cursor,
     Filter,
+    FilterFields,
     Outcome,
     Page,
     Paused,
@@ -46,21 +47,23 @@ from celery_delayq.schedule.bulk import (
 )
 from celery_delayq.schedule.items import Item, ItemOutcome, ManyReport
 from celery_delayq.schedule.schedule_many import SEND_BATCH, schedule_many
+from celery_delayq.schedule.search import all_found, found_page
 from celery_delayq.store.control import CANCEL_ID_BATCHES
 from celery_delayq.store.keys import Layout
-from celery_delayq.store.paging import (
-    counts_of,
-    during_pauses,
-    queues_of,
-    read_page,
-)
+from celery_delayq.store.paging import counts_of, during_pauses, queues_of
 from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting.calls import Steps
 from celery_delayq.store.session import Session
 from celery_delayq.store.stores import Stores, find_steps_of
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
 #: The code of an entry that is due at another time than expected.
 _CHANGED: StatusCode = "c"
+
+#: Most entries that a search by argument reads for one page of :meth:`Schedule.list`.
+MAX_SEARCHED_ENTRIES = 10_000
 
 #: Attempts to move an entry by an amount while others move it.
 MOVE_ATTEMPTS = 5
@@ -130,14 +133,11 @@ class Schedule:
 
     def list(
         self,
+        filter: Filter | None = None,
         *,
-        queue: str | None = None,
-        task: str | None = None,
-        due_from: datetime | str | None = None,
-        due_to: datetime | str | None = None,
-        priority: int | None = None,
         limit: int = 100,
         cursor: str | None = None,
+        **fields: Unpack[FilterFields],
     ) -> Page:
         """Return a page of scheduled tasks in the order of their due times.
 
@@ -145,14 +145,19 @@ class Schedule:
         once, in the order of due times when the first page was read, and with its present due time.
         This holds if at most one hour passes between two pages.
 
+        A search by argument reads at most 10,000 entries for a page, so a page with a cursor may
+        have fewer entries than *limit*, or none.
+
         Parameters
         ----------
-        queue, task, due_from, due_to, priority
-            See :class:`~celery_delayq.model.scheduled.Filter`.
+        filter : Filter | None
+            The tasks to list; None for all.
         limit : int
             Most entries of the page, 1 to 10,000.
         cursor : str | None
             ``Page.cursor`` of the previous page; None for the first page.
+        **fields
+            Fields of a :class:`~celery_delayq.model.scheduled.Filter`, in its place.
 
         Raises
         ------
@@ -165,12 +170,13 @@ class Schedule:
         """
         if not 1 <= limit <= 10_000:
             raise ValueError(f"limit={limit!r}: expected a number from 1 to 10,000")
-        filter = Filter(queue, task, due_from, due_to, priority)
+        filter = filter_of(Filter, filter, fields, Schedule.list)
         after = None if cursor is None else Cursor.unpack(cursor, filter)
-        renames = self._session.renames
-        return self._ask(lambda stores: read_page(stores, filter, limit, after, renames))
+        return found_page(self._session, filter, limit, after, MAX_SEARCHED_ENTRIES)
 
-    def entries(self, filter: Filter | None = None, *, page: int = 500) -> Iterator[ScheduledTask]:
+    def entries(
+        self, filter: Filter | None = None, *, page: int = 500, **fields: Unpack[FilterFields]
+    ) -> Iterator[ScheduledTask]:
         """Return an iterator over all scheduled tasks that match a filter, by due time.
 
         The first page is read at once. If tasks change meanwhile, each appears once, as in
@@ -178,53 +184,37 @@ class Schedule:
 
         Parameters
         ----------
-        filter : Filter | None
-            None for all tasks.
+        filter, **fields
+            The tasks to read, as for :meth:`list`.
         page : int
             Number of tasks that are read from Redis at once.
         """
-        wanted, renames = filter or Filter(), self._session.renames
+        filter = filter_of(Filter, filter, fields, Schedule.entries)
+        return all_found(self._session, filter, page)
 
-        def read(after: Cursor | None) -> Page:
-            return self._ask(lambda stores: read_page(stores, wanted, page, after, renames))
-
-        def rest(found: Page) -> Iterator[ScheduledTask]:
-            yield from found
-            while found.cursor is not None:
-                found = read(Cursor.unpack(found.cursor, wanted))
-                yield from found
-
-        return rest(read(None))
-
-    def count(
-        self,
-        *,
-        queue: str | None = None,
-        task: str | None = None,
-        due_from: datetime | str | None = None,
-        due_to: datetime | str | None = None,
-        priority: int | None = None,
-    ) -> int:
+    def count(self, filter: Filter | None = None, **fields: Unpack[FilterFields]) -> int:
         """Return the number of scheduled tasks; a task that is routed to two queues counts twice.
 
-        With *priority*, all entries are read.
+        With *priority* or *arg*, all entries are read.
 
         Parameters
         ----------
-        queue, task, due_from, due_to, priority
-            See :class:`~celery_delayq.model.scheduled.Filter`.
+        filter, **fields
+            The tasks to count, as for :meth:`list`.
 
         Raises
         ------
         InvalidFilter, InvalidETA
             A part of the filter is wrong.
         """
-        filter = Filter(queue, task, due_from, due_to, priority)
-        if priority is not None:
+        filter = filter_of(Filter, filter, fields, Schedule.count)
+        if filter.priority is not None or filter.arg is not None:
             return sum(1 for _ in self.entries(filter))
         conditions = filter.conditions(self._session.renames)
         return self._ask(
-            lambda stores: sum(counts_of(stores, queues_of(stores, queue), *conditions).values())
+            lambda stores: sum(
+                counts_of(stores, queues_of(stores, filter.queue), *conditions).values()
+            )
         )
 
     def cancel(
@@ -553,24 +543,28 @@ class Schedule:
 
     def cancel_all(
         self,
-        filter: Filter,
+        filter: Filter | None = None,
         *,
         dry_run: bool = False,
         everything: bool = False,
         progress: Callable[[Bulk], object] | None = None,
+        **fields: Unpack[FilterFields],
     ) -> Bulk:
         """Cancel all scheduled entries that match a filter.
 
         Parameters
         ----------
+        filter, **fields
+            The entries to cancel, as for :meth:`list`.
         dry_run : bool
             Only count the entries.
         everything : bool
-            Required for a filter that matches all entries.
+            Required without a condition, which means all entries of all queues.
         progress : Callable[[Bulk], object]
             Called after each batch. With a priority, and by :meth:`run_all_now`, it is also called
             for each 1,000 entries that are found, before the first change; then ``found`` grows.
         """
+        filter = filter_of(Filter, filter, fields, Schedule.cancel_all)
         with_records = not dry_run and has_listeners(self._session.app)
 
         def change(
@@ -594,7 +588,7 @@ class Schedule:
 
     def reschedule_all(
         self,
-        filter: Filter,
+        filter: Filter | None = None,
         *,
         eta: datetime | str | None = None,
         countdown: float | None = None,
@@ -602,11 +596,13 @@ class Schedule:
         dry_run: bool = False,
         everything: bool = False,
         progress: Callable[[Bulk], object] | None = None,
+        **fields: Unpack[FilterFields],
     ) -> Bulk:
         """Move all scheduled entries that match a filter; parameters as for :meth:`cancel_all`.
 
         An entry that another process moves at the same time is not moved again (``CHANGED``).
         """
+        filter = filter_of(Filter, filter, fields, Schedule.reschedule_all)
         due = new_due(eta, countdown, by)
         warn_of_naive_eta(self._session.app, eta)
         by_ms = 0 if due is not None else shift_ms(by)
@@ -629,13 +625,15 @@ class Schedule:
 
     def run_all_now(
         self,
-        filter: Filter,
+        filter: Filter | None = None,
         *,
         dry_run: bool = False,
         everything: bool = False,
         progress: Callable[[Bulk], object] | None = None,
+        **fields: Unpack[FilterFields],
     ) -> Bulk:
         """Make all scheduled entries that match a filter ready; as for :meth:`cancel_all`."""
+        filter = filter_of(Filter, filter, fields, Schedule.run_all_now)
 
         def change(
             store: Store, queue: str, layout: Layout, found: Sequence[ListedEntry], token: str

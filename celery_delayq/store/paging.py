@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
+from celery_delayq.model.arguments import ArgumentSearch
 from celery_delayq.model.lookup import EntryCondition, FoundPage, ListedEntry, Position, State
 from celery_delayq.model.names import NO_RENAMES, Renames, check_name
 from celery_delayq.model.scheduled import Cursor, Filter, Page, ScheduledTask
@@ -23,6 +24,9 @@ Ask = Callable[[Callable[[Stores], T]], T]
 
 #: A text that sorts after every name of an entry.
 _MAX_NAME = "\U0010ffff"
+
+#: Entries that a search by argument reads for one page.
+SEARCH_ENTRIES = 500
 
 #: Least number of names that the first round reads of each of several queues; most rounds.
 MIN_NAMES, MAX_ROUNDS = 4, 8
@@ -133,11 +137,16 @@ def read_page(
     limit: int,
     after: Cursor | None,
     renames: Renames = NO_RENAMES,
+    search: ArgumentSearch | None = None,
 ) -> Page:
-    """Return a page merged from all queues: sorted by due, then by queue and name."""
+    """Return a page merged from all queues: sorted by due, then by queue and name.
+
+    With *search*, up to :data:`SEARCH_ENTRIES` are read, and those that match are returned.
+    """
     if after is None:
         after = Cursor.first(stores.began_us())
-    conditions = [where.due_by(after.last_due) for where in filter.conditions(renames)]
+    most, limit = limit, limit if search is None else SEARCH_ENTRIES
+    conditions = [where.due_by(after.last_due) for where in filter.without_arg.conditions(renames)]
     names = sorted(queues_of(stores, filter.queue))
     single = len(names) * len(conditions) == 1
     found, last_due = _read(stores, conditions, names, limit, after)
@@ -162,18 +171,29 @@ def read_page(
         end = key, name, last.name
     elif limit_key is not None:
         end = limit_key
+    records = {} if single else _records(stores, shown)
+    tasks: list[ScheduledTask] = []
+    looked = unknown = 0
+    for _, name, each in shown:
+        if len(tasks) == most:
+            break
+        looked += 1
+        data = each.record if single else records.get((name, each.name), b"")
+        if data:  # without data, the entry has left the schedule meanwhile
+            state: State = "paused" if each.score != each.due_ms else "scheduled"
+            task = ScheduledTask.of_record(name, each.name, state, each.due_ms, data)
+            is_meant = search is None or search.matches(task.message)
+            unknown += is_meant is None
+            if is_meant:
+                tasks.append(task)
+    if looked < len(shown):
+        key, name, last = shown[looked - 1]
+        end = key, name, last.name
     cursor = None
     if end is not None:
         last_due = last_due if after.last_due is None else after.last_due
         cursor = Cursor(*end, after.began, last_due).pack(filter)
-    records = {} if single else _records(stores, shown)
-    tasks = []
-    for _, name, each in shown:
-        data = each.record if single else records.get((name, each.name), b"")
-        if data:  # without data, the entry has left the schedule meanwhile
-            state: State = "paused" if each.score != each.due_ms else "scheduled"
-            tasks.append(ScheduledTask.of_record(name, each.name, state, each.due_ms, data))
-    return Page(during_pauses(stores, tasks), cursor)
+    return Page(during_pauses(stores, tasks), cursor, looked, unknown)
 
 
 def _read(

@@ -18,8 +18,9 @@ from uuid import uuid4
 
 from celery_delayq.deadletters.client import CHANGE_BATCH, counts_of
 from celery_delayq.errors import InvalidPlace
-from celery_delayq.model.dead_letter import DeadFilter, DeadLetter
+from celery_delayq.model.dead_letter import DeadFilter, DeadFilterFields, DeadLetter
 from celery_delayq.model.lookup import StatusCode
+from celery_delayq.model.names import filter_of
 from celery_delayq.model.scheduled import moment
 from celery_delayq.settings import Settings
 from celery_delayq.store.dead_letters import DeadLetterStore
@@ -46,6 +47,8 @@ from celery_delayq.utils.portions import batches as chunks
 from celery_delayq.utils.portions import portions
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from celery_delayq.utils.sql import Database
 
 T = TypeVar("T")
@@ -64,6 +67,7 @@ def archive_dead(
     *,
     older_than: float = 0.0,
     progress: Callable[[Archived], object] | None = None,
+    **fields: Unpack[DeadFilterFields],
 ) -> Archived:
     """Move dead letters to a SQL database.
 
@@ -74,8 +78,9 @@ def archive_dead(
     url : str | None
         ``sqlite:///…`` or ``postgresql://…``. A missing table is created. Default: the setting
         ``dead_letters_archive``.
-    filter : DeadFilter | None
-        The dead letters to move; None for all. Tasks that die during the call are not moved.
+    filter, **fields
+        The dead letters to move, as for ``delayq.dead_letters(…)``. Tasks that die during the call
+        are not moved.
     older_than : float
         Only dead letters that died at least this many seconds ago, by Redis' clock.
     progress : Callable[[Archived], object]
@@ -88,8 +93,8 @@ def archive_dead(
     InvalidPlace
         No URL is given, and the setting is empty.
     """
+    filter = filter_of(DeadFilter, filter, fields, archive_dead)
     database = database_of(archive_url(session) if url is None else url)
-    filter = filter or DeadFilter()
     return insert_all(session, database, filter, older_than=older_than, progress=progress)
 
 
@@ -99,6 +104,7 @@ def export_dead(
     filter: DeadFilter | None = None,
     *,
     progress: Callable[[Archived], object] | None = None,
+    **fields: Unpack[DeadFilterFields],
 ) -> Archived:
     """Copy dead letters to a file or a SQL database. They also stay in Redis.
 
@@ -109,7 +115,7 @@ def export_dead(
     target : str | PathLike | BinaryIO
         A path (compressed with gzip if it ends in ``.gz``), ``"-"`` for stdout,
         ``sqlite:///…``, ``postgresql://…``, or a file opened for bytes.
-    filter, progress
+    filter, progress, **fields
         As in :func:`archive_dead`.
 
     Raises
@@ -117,7 +123,7 @@ def export_dead(
     TransferError
         Redis, the file or the database failed. A file is unchanged; a database may have some rows.
     """
-    filter = filter or DeadFilter()
+    filter = filter_of(DeadFilter, filter, fields, export_dead)
     if is_url(target):
         return insert_all(session, database_of(target), filter, move=False, progress=progress)
     report = Archived()

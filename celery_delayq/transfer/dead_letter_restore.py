@@ -8,11 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from celery_delayq.deadletters.client import CHANGE_BATCH
-from celery_delayq.model.dead_letter import DeadFilter
+from celery_delayq.model.dead_letter import DeadFilter, DeadFilterFields
 from celery_delayq.model.lookup import to_bytes
+from celery_delayq.model.names import filter_of
 from celery_delayq.model.scheduled import moment
 from celery_delayq.store.session import Session
 from celery_delayq.store.stores import Stores
@@ -22,6 +24,9 @@ from celery_delayq.transfer.dead_letter_row import DEAD_LETTERS, DeadLetterRow
 from celery_delayq.transfer.dead_letter_stream import StreamRestore
 from celery_delayq.transfer.export_format import FileOrUrl, by_queue, is_url, meant_rows
 from celery_delayq.transfer.results import Imported, ImportOutcome, transfer_errors
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 _OUTCOMES: dict[str, ImportOutcome] = {"d": "restored", "k": "duplicate"}
 
@@ -33,6 +38,7 @@ def import_dead(
     *,
     dry_run: bool = False,
     progress: Callable[[Imported], object] | None = None,
+    **fields: Unpack[DeadFilterFields],
 ) -> Imported:
     """Restore archived or exported dead letters.
 
@@ -44,8 +50,8 @@ def import_dead(
     source : str | PathLike | BinaryIO | None
         A path, ``"-"`` for stdin, the URL of a database or a file opened for bytes. Default: the
         setting ``dead_letters_archive``.
-    filter : DeadFilter | None
-        The dead letters to restore; None for all.
+    filter, **fields
+        The dead letters to restore, as for ``delayq.dead_letters(…)``.
     dry_run : bool
         Change nothing.
     progress : Callable[[Imported], object]
@@ -58,7 +64,7 @@ def import_dead(
     InvalidPlace
         No source is given, and the setting is empty.
     """
-    filter = filter or DeadFilter()
+    filter = filter_of(DeadFilter, filter, fields, import_dead)
     place = archive_url(session) if source is None else source
     report = Imported(dry_run)
 

@@ -7,6 +7,7 @@ import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields
+from datetime import datetime
 from typing import Any, BinaryIO, NamedTuple, Protocol, TypeGuard, TypeVar
 
 from celery_delayq.errors import RecordError, TransferError
@@ -127,9 +128,13 @@ def shown_filter(filter: Any) -> dict[str, Any]:
     """Return the fields of a filter that are set, as JSON types."""
     given = {each.name: getattr(filter, each.name) for each in fields(filter)}
     return {
-        name: value if isinstance(value, (int, str)) else value.isoformat()
+        name: {key: str(each) for key, each in value.items()}
+        if isinstance(value, Mapping)
+        else value.isoformat()
+        if isinstance(value, datetime)
+        else value
         for name, value in given.items()
-        if value is not None
+        if value is not None and value is not False
     }
 
 

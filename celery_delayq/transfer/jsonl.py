@@ -97,26 +97,29 @@ def writing(target: FileOrUrl, kind: RowKind) -> Iterator[JsonLinesWriter]:
 
 
 @contextmanager
-def reading(source: FileOrUrl, kind: RowKind) -> Iterator[ParsedLines]:
-    """Open a file to read from."""
+def reading(source: FileOrUrl, *kinds: RowKind) -> Iterator[ParsedLines]:
+    """Open a file to read from; see :func:`read_lines`."""
     place = sys.stdin.buffer if source == "-" else source
     if not isinstance(place, (str, os.PathLike)):
-        yield read_lines(place, kind)
+        yield read_lines(place, *kinds)
     else:
         path = _path(place)
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            yield read_lines(file, kind)
+            yield read_lines(file, *kinds)
 
 
 def _path(given: str | os.PathLike[str]) -> Path:
     return path_of(given, "a path, '-', sqlite:///path or postgresql://…", InvalidPlace)
 
 
-def read_lines(lines: Iterable[bytes], kind: RowKind) -> ParsedLines:
+def read_lines(lines: Iterable[bytes], *kinds: RowKind) -> ParsedLines:
     """Yield each non-empty line, parsed, with its number.
 
-    A file may contain several exports, and lines without a header. A header needs a last line.
+    A file may contain several exports of these kinds, and lines without a header, which are of the
+    first kind or of the kind of the last header. A header needs a last line.
     """
+    kind, by_format = kinds[0], {each.format: each for each in kinds}
+    expected = " or ".join(map(repr, by_format))
     number, open_since, empty = 0, 0, True
     for number, line in enumerate(_until_damage(lines), 1):
         if isinstance(line, str):
@@ -130,15 +133,15 @@ def read_lines(lines: Iterable[bytes], kind: RowKind) -> ParsedLines:
             fields = message_json.decode_plain(line.removeprefix(codecs.BOM_UTF8))
             if not isinstance(fields, dict) or "format" not in fields:
                 yield number, kind.row.of_fields(fields)
-            elif fields["format"] != kind.format:
-                yield number, f"format {str(fields['format'])[:80]!r}: expected {kind.format!r}"
+            elif str(fields["format"]) not in by_format:
+                yield number, f"format {str(fields['format'])[:80]!r}: expected {expected}"
             elif "end" in fields:
                 open_since = 0
             else:
                 check_version(fields.get("version"))
                 if open_since:
                     yield number, _cut_off(open_since)
-                open_since = number
+                open_since, kind = number, by_format[fields["format"]]
                 yield number, Header._make(map(fields.get, Header._fields))
         except (json.JSONDecodeError, RecursionError) as exc:
             yield number, not_json(exc)

@@ -9,9 +9,12 @@ from itertools import product
 from typing import TYPE_CHECKING, Literal, cast
 from uuid import uuid4
 
-from celery_delayq.errors import InvalidPlace, RecordError, TransferError
+from celery_delayq.errors import InvalidFilter, InvalidPlace, RecordError, TransferError
+from celery_delayq.model.arguments import ArgumentSearch
 from celery_delayq.model.lookup import FoundPage
-from celery_delayq.model.scheduled import Filter, moment
+from celery_delayq.model.names import filter_of
+from celery_delayq.model.scheduled import Filter, FilterFields, moment
+from celery_delayq.schedule.search import search_of
 from celery_delayq.store.paging import counts_of, listed_pages
 from celery_delayq.store.scripting.calls import MAX_CALL_MESSAGES, Call
 from celery_delayq.store.scripting.pipelining import PipelinedCalls
@@ -33,6 +36,8 @@ from celery_delayq.transfer.export_format import (
 from celery_delayq.transfer.schedule_row import SCHEDULE, ScheduleRow
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from celery_delayq.transfer.schedule_sql import ScheduleTableWriter
 
 
@@ -43,6 +48,7 @@ def export_to(
     *,
     prune: bool = False,
     progress: Callable[[results.Exported], object] | None = None,
+    **fields: Unpack[FilterFields],
 ) -> results.Exported:
     """Write the scheduled entries that match a filter, each queue in order of due time.
 
@@ -55,6 +61,8 @@ def export_to(
     target : str | PathLike | BinaryIO
         A path (compressed with gzip if it ends in ``.gz``), ``"-"`` for stdout,
         ``sqlite:///…``, ``postgresql://…``, or a file opened for bytes.
+    filter, **fields
+        The entries to write, as for :meth:`~celery_delayq.DelayQ.list`.
     prune : bool
         Remove database rows that match the filter and are no longer scheduled in this Redis.
     progress : Callable[[Exported], object]
@@ -65,8 +73,11 @@ def export_to(
     TransferError
         Redis, the file or the database failed. The target is unchanged.
     """
-    filter = filter or Filter()
-    conditions = filter.conditions(session.renames)
+    filter = filter_of(Filter, filter, fields, export_to)
+    if prune and filter.arg is not None:
+        raise InvalidFilter("prune=True goes without arg: a database does not know the arguments")
+    search = search_of(session, filter)
+    conditions = filter.without_arg.conditions(session.renames)
     report = results.Exported()
 
     def ask(stores: Stores) -> tuple[int, str, dict[str, int]]:
@@ -76,7 +87,8 @@ def export_to(
 
     with results.transfer_errors(report, SCHEDULE.noun, results.NOTHING_KEPT):
         began, server, counts = session.ask(ask)
-        report.total = sum(counts.values()) if filter.priority is None else None
+        is_counted = filter.priority is None and search is None
+        report.total = sum(counts.values()) if is_counted else None
         report.made = moment(began // 1000).isoformat()
         header = Header(FORMAT_VERSION, report.made, server, shown_filter(filter), report.total)
         takes_nul = not is_url(target)
@@ -85,7 +97,7 @@ def export_to(
             queues = [queue for queue, number in counts.items() if number]
             for queue, where in product(queues, conditions):
                 pages = listed_pages(session.ask, queue, where, PAGE_ROWS, began=began)
-                for rows in _rows(pages, queue, report, takes_nul=takes_nul):
+                for rows in _rows(pages, queue, report, search, takes_nul=takes_nul):
                     out.write(rows)
                     report.entries += len(rows)
                     if progress is not None:
@@ -95,15 +107,23 @@ def export_to(
 
 
 def _rows(
-    pages: Iterator[FoundPage], queue: str, report: results.Exported, *, takes_nul: bool
+    pages: Iterator[FoundPage],
+    queue: str,
+    report: results.Exported,
+    search: ArgumentSearch | None,
+    *,
+    takes_nul: bool,
 ) -> Iterator[list[ScheduleRow]]:
     """Yield the entries of a queue page by page. The report counts unreadable entries.
 
-    *takes_nul* is whether names of tasks and queues may contain a NUL.
+    With *search*, only entries that match are yielded and counted. *takes_nul* is whether names of
+    tasks and queues may contain a NUL.
     """
     for page in pages:
         rows = []
         for listed in page.entries:
+            if search is not None and not search.finds(listed.record):
+                continue
             try:
                 row = ScheduleRow.of_listed(queue, listed)
                 if not takes_nul and "\0" in row.queue + row.task:
@@ -125,6 +145,7 @@ def import_from(
     overdue: Literal["run", "skip"] = "run",
     dry_run: bool = False,
     progress: Callable[[results.Imported], object] | None = None,
+    **fields: Unpack[FilterFields],
 ) -> results.Imported:
     """Schedule exported entries, either all or those that match a filter.
 
@@ -135,6 +156,8 @@ def import_from(
     ----------
     source : str | PathLike | BinaryIO
         As in :func:`export_to`; ``"-"`` is stdin.
+    filter, **fields
+        The entries to schedule, as for :meth:`~celery_delayq.DelayQ.list`.
     overdue : "run" | "skip"
         Whether entries that are already due by Redis' clock become ready at once or are skipped.
     dry_run : bool
@@ -149,7 +172,9 @@ def import_from(
     """
     if overdue not in ("run", "skip"):
         raise TransferError(f"overdue={overdue!r}: expected 'run' or 'skip'")
-    filter = filter or Filter()
+    filter = filter_of(Filter, filter, fields, import_from)
+    search = search_of(session, filter)
+    filter = filter.without_arg
     filter.where()  # refuses invalid times
     report = results.Imported(dry_run)
     done: Callable[[results.Imported], object] = progress or bool
@@ -159,6 +184,10 @@ def import_from(
         PipelinedCalls(session.ask) as ahead,
     ):
         for rows in meant_rows(lines, report, filter):
+            if search is not None:
+                found = [row for row in rows if search.finds(row.record().pack())]
+                report.outcomes["filtered"] += len(rows) - len(found)
+                rows = found
             _put(session, ahead, rows, report, done, skip=overdue == "skip")
     return report
 

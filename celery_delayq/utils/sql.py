@@ -139,6 +139,12 @@ class Database:
                 self._check_columns(connection, table)
             yield connection
 
+    def has_table(self, table: Table) -> bool:
+        """Return whether the database has a table."""
+        self.expect_file()
+        with self.connected() as connection:
+            return bool(_columns(connection, table))
+
     @contextmanager
     def connected_to_read(self, table: Table, hint: str) -> Iterator[Connection]:
         """Connect to read from a table (TransferError with the *hint* if the table is missing)."""

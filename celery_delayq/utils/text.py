@@ -1,8 +1,10 @@
-"""Checks and encodes texts, makes foreign texts safe to print, spells and reads durations."""
+"""Checks, compares and encodes texts, makes foreign texts safe to print, reads durations."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+from difflib import get_close_matches
 from typing import Any
 from urllib.parse import quote
 
@@ -36,6 +38,25 @@ def is_utf8(text: str) -> bool:
 def percent(text: str) -> str:
     """Return a text percent-encoded; for plain texts five times as fast as ``quote``."""
     return text if _PLAIN_TEXT(text) else quote(text)
+
+
+def similar_name(name: str, names: Iterable[str], cutoff: float = 0.6) -> str | None:
+    """Return the name that a misspelled name was probably meant to be; None if none is similar.
+
+    Parameters
+    ----------
+    cutoff : float
+        The least similarity, 0 to 1, as difflib computes it. Upper and lower case are the same.
+    """
+    by_lower = {each.lower(): each for each in names}
+    found = get_close_matches(name.lower(), by_lower, 1, cutoff)
+    return by_lower[found[0]] if found else None
+
+
+def did_you_mean(name: str, names: Iterable[str], cutoff: float = 0.6) -> str:
+    """Return ``"; did you mean list?"``, or ``""`` if no name is similar."""
+    found = similar_name(name, names, cutoff)
+    return "" if found is None else f"; did you mean {spelled(found)}?"
 
 
 def spelled(text: str) -> str:

@@ -8,7 +8,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from uuid import uuid4
@@ -258,6 +258,7 @@ def test_a_bar_shows_how_far_it_is_and_after_ctrl_c_it_may_be_repeated(
 ) -> None:
     # Cancelling one task takes a round trip to the result backend.
     delayq, total = DelayQ.of(app), 5_000 if kind == "entries" else 10_000
+    count: Callable[[], int]
     if kind == "entries":
         delayq.schedule_many((Item(eta=FAR) for _ in range(total)), task="shop.mail")
         count, command, step = delayq.count, "cancel --task shop.mail --yes", "cancel"

@@ -48,6 +48,7 @@ INTERNAL = {
     "DelayQ.store",
     "Filter.conditions",
     "Filter.where",
+    "Filter.without_arg",
     "Imported.expect",
     "Imported.refuse",
     "Paused.of",

@@ -34,7 +34,7 @@ from celery_delayq.cli.options import (
     queue_option,
     root_option,
     with_changes,
-    with_filter,
+    with_place_filter,
     with_selection,
 )
 from celery_delayq.cli.rewriting import How, function_of, make_rewrite, with_how
@@ -99,6 +99,7 @@ def cancel_canvas(delayq: DelayQ, root_id: str | None, group_id: str | None) -> 
 @option("--eta", type=TimeType(), help="To this time: ISO 8601, local without offset.")
 @option(
     "--in",
+    "--countdown",
     "countdown",
     type=DurationType(expected="a time in the future; run-now runs at once"),
     help="To this long from now: 90, 1h30m.",
@@ -226,7 +227,7 @@ def rename(delayq: DelayQ, former: str, name: str, how: How) -> bool:
 
 @command()
 @argument("function", "MODULE:FUNCTION", "A function of a call.")
-@with_filter
+@with_place_filter
 @with_how
 @json_lines_option
 def rewrite(delayq: DelayQ, function: str, filter: Filter, how: How) -> bool:
@@ -243,7 +244,7 @@ def rewrite(delayq: DelayQ, function: str, filter: Filter, how: How) -> bool:
 
     \b
     Examples:
-      celery -A shop delayq rewrite deploy.fixes:add_currency --task shop.pay --dry-run
+      celery -A shop delayq rewrite deploy.fixes:add_currency --dry-run
       celery -A shop delayq rewrite deploy.fixes:add_currency --task shop.pay
       celery -A shop delayq rewrite deploy.fixes:add_currency --yes --json
     """

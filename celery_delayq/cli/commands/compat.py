@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 import click
@@ -12,9 +12,9 @@ from rich.text import Text
 from celery_delayq.admin.compat import PLACES, CompatReport, CompatRow
 from celery_delayq.admin.reporting import Refused, WrongUse
 from celery_delayq.app import DelayQ
-from celery_delayq.cli import screen
+from celery_delayq.cli import complete, screen
 from celery_delayq.cli.command import command
-from celery_delayq.cli.options import flag, json_option, name_option, queue_option
+from celery_delayq.cli.options import flag, json_option, name_option
 from celery_delayq.cli.text import number_of, shown_id, stamp
 from celery_delayq.errors import DelayQError
 from celery_delayq.model.compat.calls import Part
@@ -30,14 +30,22 @@ _STYLES = {"fails": "bold red", "unknown": "yellow"}
     "--file",
     "source",
     metavar="SOURCE",
-    help="An export in place of the broker: a path, - or the URL of a database.",
+    help="An export of the schedule or of dead letters in place of the broker: a path, - or the "
+    "URL of a database.",
 )
-@queue_option
+@name_option(
+    "--queue",
+    "queues",
+    metavar="QUEUE",
+    multiple=True,
+    shell_complete=complete.queues,
+    help="Only those in this queue. May be repeated.",
+)
 @flag("--unpickle", help="Also decode pickle and other content that may run code.")
 @flag("--strict", help="Exit with 1 also if it cannot be told about a message.")
 @json_option
 def compat(
-    delayq: DelayQ, source: str | None, queue: str | None, unpickle: bool, strict: bool
+    delayq: DelayQ, source: str | None, queues: Sequence[str], unpickle: bool, strict: bool
 ) -> bool:
     """Check whether this code could run each message that waits.
 
@@ -53,14 +61,15 @@ def compat(
     Examples:
       celery -A shop delayq compat
       celery -A shop delayq compat --strict --json | jq -r '.problems[].task'
+      celery -A shop delayq compat --queue mail --queue bills
       celery -A shop delayq compat --file schedule.jsonl.gz
     """
     with _looking(delayq), screen.progress_bar(description="check", at_once=False) as bar:
-        if source is None:
+        for queue in queues if source is None else ():
             screen.check_queue(delayq, queue)
         report = delayq.compat(
             source,
-            queue=queue,
+            queue=queues or None,
             unpickle=unpickle,
             progress=lambda report: bar(report.total, report.number),
         )

@@ -9,7 +9,7 @@ import click
 from rich.text import Text
 
 from celery_delayq.app import DelayQ
-from celery_delayq.cli import complete, options, screen
+from celery_delayq.cli import Group, complete, options, screen
 from celery_delayq.cli.command import command
 from celery_delayq.limits.client import LimitStatus
 from celery_delayq.utils.text import spelled
@@ -17,7 +17,7 @@ from celery_delayq.utils.text import spelled
 name_argument = options.argument("name", "NAME", "Name of a limit.", shell_complete=complete.limits)
 
 
-@click.group()
+@click.group(cls=Group)
 def limits() -> None:
     """Look at the limits of tasks, and change them.
 

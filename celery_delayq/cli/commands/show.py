@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
 from datetime import datetime, timedelta
+from functools import partial
+from itertools import chain
 from typing import Any
 
 import click
@@ -16,6 +17,7 @@ from celery_delayq.app import DelayQ
 from celery_delayq.cli import options, screen
 from celery_delayq.cli.command import command
 from celery_delayq.cli.items import PAGE_ROWS, Bar, Counts, SelectedKind
+from celery_delayq.cli.search import Search
 from celery_delayq.cli.text import quoted, shown_id, stamp
 from celery_delayq.errors import InvalidETA
 from celery_delayq.model.envelope import due_of_eta
@@ -94,7 +96,8 @@ def list_(
 ) -> None:
     """Show scheduled tasks, ordered by due time.
 
-    Times are local, with their offset. Ids with special characters are quoted for a shell.
+    Times are local, with their offset. Ids with special characters are quoted for a shell. With
+    --arg, entries are shown as they are found; after Ctrl-C it says how to go on.
 
     \b
     Examples:
@@ -103,11 +106,16 @@ def list_(
       celery -A shop delayq list --due-from 2030-01-31 --due-to 2030-02-01
       celery -A shop delayq list --queue mail --all --json | jq -r '.entries[].id'
       celery -A shop delayq list --held --limit 20
+      celery -A shop delayq list --arg order_id=42 --all
     """
-    if all_ and (cursor is not None or limit is not None):
+    if all_ and (limit is not None or (cursor is not None and filter.arg is None)):
         raise click.UsageError("--all shows everything: leave out --limit and --cursor")
     screen.check_priority(delayq, filter)
-    if all_:
+    if filter.arg is not None and not held:
+        most = None if all_ else limit or DEFAULT_LIMIT
+        go_on = partial(_next_page, filter, limit or DEFAULT_LIMIT, all_=all_)
+        _show_found(delayq, filter, Search(delayq, filter, cursor, most), go_on)
+    elif all_:
         entries = _held(delayq, filter) if held else delayq.entries(filter, page=PAGE_ROWS)
         _show_all(delayq, filter, entries)
     else:
@@ -127,7 +135,12 @@ def count(delayq: DelayQ, filter: Filter) -> None:
       celery -A shop delayq count --queue mail --json | jq .count
     """
     screen.check_priority(delayq, filter)
-    number = delayq.count(**asdict(filter))
+    if filter.arg is None:
+        number = delayq.count(filter)
+    else:
+        search = Search(delayq, filter)
+        number = sum(map(len, search.pages()))
+        search.finish()
     if screen.is_json():
         screen.print_json({"count": number})
     else:
@@ -141,7 +154,7 @@ def _show_page(
     read = _held_page if held else _page
     page = read(delayq, filter, limit, cursor)
     if screen.is_json():
-        screen.print_json({"entries": [each.as_dict() for each in page], "cursor": page.cursor})
+        ENTRIES.print_json(page, lambda: {"cursor": page.cursor})
         return
     ENTRIES.print_pages(delayq, page, limit)
     if page.cursor is not None:
@@ -152,8 +165,28 @@ def _show_page(
         _print_number(delayq, filter, len(page))
 
 
+def _show_found(
+    delayq: DelayQ, filter: Filter, search: Search, next_page: Callable[[str], str]
+) -> None:
+    """Print entries as they are found, and the command that goes on with the search."""
+    if screen.is_json():
+        found = chain.from_iterable(search.pages())
+        ENTRIES.print_json(found, lambda: {"cursor": search.cursor})
+    else:
+        ENTRIES.print_batches(delayq, search.pages())
+    go_on = "" if search.cursor is None else next_page(search.cursor)
+    search.finish(go_on)
+    if screen.is_json():
+        return
+    if go_on:
+        text = Text(f"{ENTRIES.number(search.found)}, and there may be more: ")
+        screen.console().print(text.append(go_on, "dim"), soft_wrap=True)
+    else:
+        _print_number(delayq, filter, search.found)
+
+
 def _page(delayq: DelayQ, filter: Filter, limit: int, cursor: str | None) -> Page:
-    return delayq.list(**asdict(filter), limit=limit, cursor=cursor)
+    return delayq.list(filter, limit=limit, cursor=cursor)
 
 
 def _held_page(delayq: DelayQ, filter: Filter, limit: int, cursor: str | None) -> Page:
@@ -178,7 +211,7 @@ def _is_held(task: ScheduledTask) -> bool:
 def _held(delayq: DelayQ, filter: Filter) -> Iterator[ScheduledTask]:
     """Yield the held entries that a filter selects."""
     now = screen.now_of(delayq)
-    last = filter.where().due_to
+    last = filter.without_arg.where().due_to
     if last is None or moment(last) > now:
         filter = replace(filter, due_to=now)  # held entries are due: read no others
     return (each for each in delayq.entries(filter, page=PAGE_ROWS) if _is_held(each))
@@ -187,10 +220,7 @@ def _held(delayq: DelayQ, filter: Filter) -> Iterator[ScheduledTask]:
 def _show_all(delayq: DelayQ, filter: Filter, entries: Iterable[ScheduledTask]) -> None:
     """Print entries as they are read."""
     if screen.is_json():
-        print('{"entries": [', end="")
-        for number, each in enumerate(entries):
-            print(",\n" if number else "\n", json.dumps(each.as_dict()), sep="", end="")
-        print('\n], "cursor": null}')
+        ENTRIES.print_json(entries, lambda: {"cursor": None})
         return
     _print_number(delayq, filter, ENTRIES.print_pages(delayq, entries))
 
@@ -202,14 +232,17 @@ def _print_number(delayq: DelayQ, filter: Filter, number: int, end: str = ".") -
         ENTRIES.print_none(delayq, filter)
 
 
-def _next_page(filter: Filter, limit: int, cursor: str, *, held: bool) -> str:
+def _next_page(
+    filter: Filter, limit: int, cursor: str, *, held: bool = False, all_: bool = False
+) -> str:
     """Return the command for the next page. Its filter is the same, with absolute times."""
-    options = {name: value for name, value in asdict(filter).items() if value is not None}
-    if limit != DEFAULT_LIMIT:
-        options["limit"] = limit
-    options["cursor"] = cursor
-    parts = (f"--{name.replace('_', '-')} {quoted(str(value))}" for name, value in options.items())
-    return " ".join(("list", *(["--held"] if held else []), *parts))
+    options = {**asdict(filter.without_arg), "limit": limit, "cursor": cursor}
+    options["limit"] = None if limit == DEFAULT_LIMIT else limit
+    pairs = [(n, v) for n, v in options.items() if v is not None and v is not False]
+    pairs += [("arg", f"{name}={value}") for name, value in (filter.arg or {}).items()]
+    parts = [f"--{name.replace('_', '-')} {quoted(str(value))}" for name, value in pairs]
+    flags = {"--held": held, "--unpickle": filter.unpickle, "--all": all_}
+    return " ".join(("list", *parts, *(name for name, is_set in flags.items() if is_set)))
 
 
 def _fields(task: ScheduledTask, ahead: int | None = None) -> Iterable[tuple[str, Any]]:
@@ -261,6 +294,12 @@ def _count_entries(delayq: DelayQ, filter: Filter, bar: Bar) -> Counts:
     """Count the scheduled entries that a filter selects. Unreadable entries have the task ``?``."""
     screen.check_priority(delayq, filter)
     counts: Counts = Counter()
+    if filter.arg is not None:
+        search = Search(delayq, filter)
+        for page in search.pages(bar):
+            counts.update((each.queue, each.task) for each in page)
+        search.finish()
+        return counts
     if filter.priority is not None:
         # Only reading all entries finds the entries of one priority.
         for number, each in enumerate(delayq.entries(filter), 1):

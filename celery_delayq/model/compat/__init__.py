@@ -13,7 +13,7 @@ from celery_delayq.model.payload import READABLE_CONTENT_TYPES, body_of
 from celery_delayq.utils.foreign import FOREIGN_ERRORS
 
 #: Content types that kombu decodes whether an app accepts them or not. A signed message has one.
-_ALWAYS_ACCEPTED = frozenset({"application/data", "application/text"})
+ALWAYS_ACCEPTED = frozenset({"application/data", "application/text"})
 
 
 class Problem(NamedTuple):
@@ -43,7 +43,7 @@ class MessageChecker:
         self, tasks: Mapping[str, Task], accept: Collection[str], *, unpickle: bool = False
     ) -> None:
         self._tasks = tasks
-        self._accept = _ALWAYS_ACCEPTED | {*accept}
+        self._accept = ALWAYS_ACCEPTED | {*accept}
         self._decodable = self._accept if unpickle else self._accept & READABLE_CONTENT_TYPES
         self._bindings: dict[str, TaskBinding] = {}
 

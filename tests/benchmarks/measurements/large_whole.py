@@ -25,6 +25,7 @@ COUNT = large_row("count", "count by task and time, p99", "ms", at_most(10, "ms"
 HEALTH = large_row("health", "health --ready", "ms", None)
 EXPORT = large_row("export", "export to a file", "s", None)
 COMPAT = large_row("compat", "compat: could this code run all entries?", "s", None)
+SEARCH = large_row("search", "search of all entries by an argument", "s", None)
 PURGE = large_row("purge", "purge of the queue", "s", None, 2)
 IMPORT = large_row("import", "import from a file", "s", None)
 RESTART = large_row("restart", "restart of Redis with appendonly", "s", None, 2)
@@ -66,6 +67,16 @@ def compat(filled: Filled) -> float:
             raise BenchError(f"{report.binds:,} of {filled.number:,} entries bind")
 
     return seconds_of(check)
+
+
+def search(filled: Filled) -> float:
+    """Return the time of a search by argument that reads all entries, in seconds."""
+
+    def find() -> None:
+        if found := filled.delayq.count(arg={"0": "no such value"}):
+            raise BenchError(f"{found:,} entries were found by an argument that none has")
+
+    return seconds_of(find)
 
 
 def purge(filled: Filled) -> float:
@@ -130,13 +141,13 @@ def restarted(bench: Bench) -> float:
 #: In this order: the purge removes all entries, and the import restores them.
 PASSING = {
     **{COUNT: count, HEALTH: health, EXPORT: export, COMPAT: compat},
-    **{PURGE: purge, IMPORT: import_from},
+    **{SEARCH: search, PURGE: purge, IMPORT: import_from},
 }
 
 
 @measurement("large-file", order=91)
 def large_file(bench: Bench) -> Iterator[Figure]:
-    """Count, health, export, compat, purge and import beside few entries and beside millions."""
+    """Count to import beside few entries and beside millions."""
     with sizes(bench) as filled:
         for few, many in filled:
             comparison = Comparison(bench, few, many)

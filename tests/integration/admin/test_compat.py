@@ -15,7 +15,7 @@ from celery_delayq import DelayQ, Limit
 from celery_delayq.admin import accounts
 from celery_delayq.admin import compat as module
 from celery_delayq.admin.compat import MAX_EXAMPLES, CompatReport, CompatRow
-from celery_delayq.errors import ConfigError, TransferError
+from celery_delayq.errors import ConfigError, InvalidFilter, TransferError
 from celery_delayq.model.compat.binding import Verdict
 from celery_delayq.model.compat.calls import Part
 from celery_delayq.testing.fixtures import RedisUnderTest
@@ -80,10 +80,14 @@ def test_every_state_is_looked_at(delayq: DelayQ, waiting: None) -> None:
     assert shown["last_due"] == max(far.due, each.next).isoformat(timespec="milliseconds")
 
 
-def test_only_one_queue_is_looked_at(delayq: DelayQ, waiting: None) -> None:
-    report = delayq.compat(queue="mail")
+def test_only_some_queues_are_looked_at(delayq: DelayQ, waiting: None) -> None:
+    report, both = delayq.compat(queue="mail"), delayq.compat(queue=["mail", "celery"])
 
     assert (report.looked, report.fails) == ({"ready": 2}, 1)
+    assert (both.looked, both.fails) == (EVERYWHERE, 5)
+    for wrong in ("", 7, [""], [7]):
+        with pytest.raises((InvalidFilter, TypeError)):
+            delayq.compat(queue=wrong)  # type: ignore[arg-type]
 
 
 def test_an_account_that_only_reads_may_check(
@@ -215,6 +219,31 @@ def test_an_export_is_looked_at_in_place_of_the_broker(
 
     assert (report.looked, report.fails, report.total) == ({"scheduled": 3}, 3, 3)
     assert (one.rows[0].ids, one.number) == (["far-1"], 1)
+
+
+def test_an_export_of_dead_letters_is_looked_at_too(
+    delayq: DelayQ, waiting: None, make_app: MakeApp, tmp_path: Path
+) -> None:
+    database = f"sqlite:///{tmp_path}/test.db"
+    delayq.export_to(str(tmp_path / "both.jsonl"))
+    delayq.export_dead(str(tmp_path / "dead.jsonl"))
+    with (tmp_path / "both.jsonl").open("ab") as file:
+        file.write((tmp_path / "dead.jsonl").read_bytes())
+    dead, both = {"dead": 2}, {"scheduled": 4, "dead": 2}
+    without_broker = DelayQ.of(make_app(broker="delayq+redis://127.0.0.1:1/0"))
+
+    with pytest.raises(TransferError, match="no such file"):
+        without_broker.compat(database)
+    delayq.export_dead(database)
+    for place, looked in (("dead.jsonl", dead), ("both.jsonl", both)):
+        report = without_broker.compat(str(tmp_path / place))
+        assert (report.looked, report.refused) == (looked, 0)
+        assert row_of(report, "shop.old").count == report.number / 2
+    assert without_broker.compat(database).looked == dead
+    delayq.export_to(database)
+    report = without_broker.compat(database, queue="celery")
+    assert (report.looked, report.total) == (both, 6)
+    assert without_broker.compat(database, queue="mail").looked == {}
 
 
 def test_lines_that_cannot_be_read_are_counted(delayq: DelayQ) -> None:

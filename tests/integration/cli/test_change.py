@@ -6,6 +6,7 @@ import os
 import re
 import signal
 from collections import Counter
+from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 
 import pytest
@@ -237,6 +238,7 @@ def test_what_was_done_before_it_was_interrupted_is_told(
     delayq: DelayQ, shop: list[str], kind: str
 ) -> None:
     """Interrupt a command that works on 10,000."""
+    count: Callable[[], int]
     if kind == "entries":
         delayq.schedule_many((Item(countdown=3600 + n) for n in range(10_000)), task="t")
         count, command, most = delayq.count, ["run-now", "--queue", "celery"], 100

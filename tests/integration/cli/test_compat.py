@@ -50,6 +50,8 @@ def test_what_would_fail_is_shown_by_task_and_problem(cli: CommandLine) -> None:
     assert (row["count"], row["level"], len(row["ids"])) == (7, "fails", 5)
     assert len(times_in(ran.out)) == 2
     assert cli("compat", "--queue", "celery").code == 1
+    both = cli("compat", "--queue", "celery", "--queue", "celery", "--json").json
+    assert both["looked"] == {"scheduled": 7, "ready": 0, "dead": 1, "periodic": 0}
 
 
 @pytest.mark.usefixtures("_gone")
@@ -60,8 +62,13 @@ def test_an_export_is_checked_in_place_of_the_broker(
     delayq.export_to(path)
     away = CommandLine(make_app(broker="delayq+redis://127.0.0.1:1/0"))
 
+    dead = str(tmp_path / "dead.jsonl")
+    delayq.export_dead(dead)
+
     ran = away("compat", "--file", path, "--json")
 
+    told = away("compat", "--file", dead, "--json")
+    assert (told.code, told.json["looked"]["dead"], told.json["fails"]) == (1, 1, 1)
     assert (ran.code, ran.json["looked"]["scheduled"], ran.json["fails"]) == (1, 7, 7)
     lines = Path(path).read_text().splitlines(keepends=True)
     Path(path).write_text("".join(lines[:2]))  # the first one binds
@@ -101,7 +108,8 @@ def test_it_exits_with_2_if_a_module_cannot_be_imported(cli: CommandLine, app: C
 
 
 def test_an_unknown_queue_is_refused(cli: CommandLine) -> None:
-    ran = cli("compat", "--queue", "mial")
+    for first in ("mial", "celery"):
+        ran = cli("compat", "--queue", first, "--queue", "mial")
 
-    assert ran.code == 2
-    assert "no queue mial" in ran.err
+        assert ran.code == 2
+        assert "no queue mial" in ran.err

@@ -38,7 +38,7 @@ def test_list_shows_what_died_in_order(cli: CommandLine) -> None:
 
 def test_none_is_told(cli: CommandLine, delayq: DelayQ) -> None:
     assert cli("dead", "list").out == "There are no dead letters.\n"
-    assert cli("dead", "list", "--json").out == ""
+    assert cli("dead", "list", "--json").json == {"dead_letters": []}
     shown = cli("dead", "list", "--queue", "mial")
     assert shown.code == 0
     assert "0 dead letters: the filter selects no dead letter." in shown.out
@@ -68,8 +68,8 @@ def test_all_commands_take_the_same_filters(
 ) -> None:
     options, ids = filter.split(), wanted.split()
 
-    listed = cli("dead", "list", *options, "--json")
-    assert [json.loads(line)["id"] for line in listed.out.splitlines()] == ids
+    listed = cli("dead", "list", *options, "--json").json["dead_letters"]
+    assert [each["id"] for each in listed] == ids
     for command in ("replay", "purge"):
         dry = cli("dead", command, *options, "--dry-run", "--json")
         assert (dry.code, dry.json["total"]) == (0, len(ids))
@@ -94,12 +94,12 @@ def test_more_than_the_limit_are_told_of(cli: CommandLine, delayq: DelayQ) -> No
             f"\n{number} dead letters, and there are more: give --all or --limit.\n"
         )
         told = cli("dead", "list", *options, "--json")
-        assert len(told.out.splitlines()) == number
+        assert len(told.json["dead_letters"]) == number
         assert "there are more" in told.err
     for options in (["--limit", "703"], ["--all"]):
         assert cli("dead", "list", *options).out.endswith("\n703 dead letters.\n")
         told = cli("dead", "list", *options, "--json")
-        assert (len(told.out.splitlines()), told.err) == (703, "")
+        assert (len(told.json["dead_letters"]), told.err) == (703, "")
 
 
 # -- show

@@ -14,7 +14,13 @@ import pytest
 from celery import Celery
 
 from celery_delayq import DelayQ
-from celery_delayq.cli.options import DurationType, JsonType, NameType, TimeType
+from celery_delayq.cli.options import (
+    DurationType,
+    JsonType,
+    NameType,
+    TimeType,
+    WantedArgumentType,
+)
 from celery_delayq.embedded import EmbeddedRedis
 from celery_delayq.embedded.ports import free_port
 from tests.integration.conftest import MakeApp
@@ -29,7 +35,7 @@ COMMANDS = dict(leaves())
 
 #: What each type of value cannot be.
 BAD = {TimeType: "soon", DurationType: "soon", JsonType: "{", NameType: "", click.Choice: "nope"}
-BAD |= {click.IntRange: "x", click.FloatRange: "x"}
+BAD |= {click.IntRange: "x", click.FloatRange: "x", WantedArgumentType: "x"}
 
 
 def required(command: click.Command) -> list[str]:

@@ -60,7 +60,7 @@ def test_arguments_are_json_values(
         *cli("list", "--json").json["entries"],
         *cli("list", "--all", "--json").json["entries"],
         *cli("dead", "show", "dead", "--json").json["dead_letters"],
-        json.loads(cli("dead", "list", "--json").out),
+        *cli("dead", "list", "--json").json["dead_letters"],
     )
 
     for each in told:
@@ -91,6 +91,5 @@ def test_what_is_no_message_has_no_arguments(cli: CommandLine, delayq: DelayQ) -
     for n, body in enumerate(bodies):
         delayq.store.dead_letters.add("celery", f"{n}", "unreadable", body)
 
-    for line in cli("dead", "list", "--json").out.splitlines():
-        told = json.loads(line)
+    for told in cli("dead", "list", "--json").json["dead_letters"]:
         assert [told[name] for name in ("args", "kwargs", "argsrepr", "kwargsrepr")] == [None] * 4

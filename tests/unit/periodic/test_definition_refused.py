@@ -61,7 +61,10 @@ def nested(depth: int) -> list[Any]:
             for name in ("producer", "connection", "publisher", "args", "kwargs")
         ),
         *(
-            ({"options": {slip: 1}}, f"{slip}: no option of a periodic entry; is {meant} meant?")
+            (
+                {"options": {slip: 1}},
+                f"{slip}: no option of a periodic entry; did you mean {meant}?",
+            )
             for slip, meant in (
                 *(("catchup", "catch_up"), ("time_zone", "timezone"), ("qeue", "queue")),
                 ("uniqe_key", "unique_key"),

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from celery_delayq.app import DelayQ
-from celery_delayq.cli import options, screen
+from celery_delayq.cli import Group, options, screen
 from celery_delayq.cli.apply import Action, apply, future_eta
 from celery_delayq.cli.command import command
 from celery_delayq.cli.commands.dead_letters.dead_letter_options import (
@@ -34,7 +34,7 @@ from celery_delayq.utils.text import span, spelled
 DEFAULT_LIMIT = 100
 
 
-@click.group()
+@click.group(cls=Group)
 def dead() -> None:
     """Manage dead letters: tasks that will not run any more.
 
@@ -53,7 +53,7 @@ def dead() -> None:
 @with_dead_letter_filter
 @options.number_option("--limit", help=f"Most dead letters to show; {DEFAULT_LIMIT} by default.")
 @options.flag("--all", "all_", help="Show all.")
-@options.json_lines_option
+@options.json_option
 def list_(delayq: DelayQ, filter: DeadFilter, limit: int | None, all_: bool) -> None:
     """Show dead letters, the oldest first.
 
@@ -64,7 +64,7 @@ def list_(delayq: DelayQ, filter: DeadFilter, limit: int | None, all_: bool) -> 
       celery -A shop delayq dead list
       celery -A shop delayq dead list --task shop.remind --died-from 1h
       celery -A shop delayq dead list --exception ValueError --reason timeout
-      celery -A shop delayq dead list --all --json | jq -r .task_id
+      celery -A shop delayq dead list --all --json | jq -r '.dead_letters[].id'
     """
     if all_ and limit is not None:
         raise click.UsageError("--all shows everything: leave out --limit")
@@ -72,7 +72,10 @@ def list_(delayq: DelayQ, filter: DeadFilter, limit: int | None, all_: bool) -> 
         lambda bar: delayq.dead_letters(filter, progress=bar), description="search"
     )
     some = found if all_ else islice(found, limit or DEFAULT_LIMIT)
-    shown = DEAD_LETTERS.print_pages(delayq, some)
+    if screen.is_json():
+        shown = DEAD_LETTERS.print_json(some)
+    else:
+        shown = DEAD_LETTERS.print_pages(delayq, some)
     output = screen.console(stderr=screen.is_json())
     if shown and not all_ and next(found, None) is not None:
         text = f"{DEAD_LETTERS.number(shown)}, and there are more: give --all or --limit."
@@ -271,7 +274,6 @@ def _replaying(delayq: DelayQ, changes: Mapping[str, Any], how: ReplayOptions) -
         parts.append(f"to run {span(how.countdown)} from now")
     elif how.rate is not None:
         parts.append(f"at {how.rate:g} a second")
-    changes = {**changes, "queue": how.to_queue}
     warned: set[str] = set()
 
     def note(tasks: Iterable[str]) -> None:
@@ -289,13 +291,14 @@ def _replaying(delayq: DelayQ, changes: Mapping[str, Any], how: ReplayOptions) -
     def one(dead_letter: DeadLetter) -> Outcome:
         if dead_letter.task is not None:
             note([dead_letter.task])
-        return delayq.replay(dead_letter, eta=how.eta, countdown=how.countdown, **changes)
+        due: Mapping[str, Any] = {"eta": how.eta, "countdown": how.countdown}
+        return delayq.replay(dead_letter, queue=how.to_queue, **due, **changes)
 
     return Action(
         "Replay",
         "replayed",
         _by_id(delayq, one),
-        partial(delayq.replay_all, rate=how.rate, **changes),
+        partial(delayq.replay_all, rate=how.rate, to_queue=how.to_queue, **changes),
         DEAD_LETTERS,
         "".join(f" {part}" for part in parts),
         note,

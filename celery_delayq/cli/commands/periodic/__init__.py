@@ -12,7 +12,7 @@ from rich.text import Text
 
 from celery_delayq.admin.reporting import Refused
 from celery_delayq.app import DelayQ
-from celery_delayq.cli import options, screen
+from celery_delayq.cli import Group, options, screen
 from celery_delayq.cli.command import command
 from celery_delayq.cli.commands.periodic.entry_options import (
     TASK_OPTIONS,
@@ -39,7 +39,7 @@ from celery_delayq.periodic.state import Periodic, UnreadableEntry
 from celery_delayq.utils.text import spelled
 
 
-@click.group()
+@click.group(cls=Group)
 def periodic() -> None:
     """Manage periodic entries, which run without beat.
 

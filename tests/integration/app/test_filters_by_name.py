@@ -1,0 +1,178 @@
+"""Each call that takes a filter takes its fields by name too, and says what to write otherwise."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from celery import Celery
+
+from celery_delayq import DeadFilter, DelayQ, Filter
+from celery_delayq.aio import AsyncDelayQ
+from celery_delayq.deadletters.client import DeadLetters
+from celery_delayq.errors import ConfigError, InvalidFilter
+from celery_delayq.model.dead_letter import DeadFilterFields
+from celery_delayq.model.scheduled import FilterFields
+from tests.support.dead_letters import message, stored
+
+WANTED = "shop.mail"
+
+
+class Case(NamedTuple):
+    """Arguments of a call beside the filter, and how many items its result is about."""
+
+    number: Callable[[Any], int]
+    args: tuple[str, ...] = ()
+    kwargs: Mapping[str, Any] = {}
+    kind: Any = Filter
+
+
+def done(bulk: Any) -> int:
+    return int(bulk.done)
+
+
+DRY = {"dry_run": True}
+
+#: Each call that takes a filter; ``@`` is a folder.
+CALLS: dict[str, Case] = {
+    "archive_dead": Case(lambda told: told.moved, ("sqlite:///@dead.db",), {}, DeadFilter),
+    "cancel_all": Case(done, (), DRY),
+    "count": Case(int),
+    "count_dead": Case(int, (), {}, DeadFilter),
+    "dead_letters": Case(len, (), {}, DeadFilter),
+    "entries": Case(len),
+    "export_dead": Case(lambda told: told.dead_letters, ("@out.jsonl",), {}, DeadFilter),
+    "export_to": Case(lambda told: told.entries, ("@out.jsonl",)),
+    "import_dead": Case(lambda told: told.outcomes["duplicate"], ("@dead.jsonl",), {}, DeadFilter),
+    "import_from": Case(lambda told: told.outcomes["duplicate"], ("@entries.jsonl",)),
+    "list": Case(len),
+    "purge_all": Case(done, (), DRY, DeadFilter),
+    "replay_all": Case(done, (), DRY, DeadFilter),
+    "reschedule_all": Case(done, (), {**DRY, "by": 60}),
+    "run_all_now": Case(done, (), DRY),
+}
+
+#: A wrong name of each kind of argument, and the name that is meant.
+MISSPELLED = {"tsak": "task", "queues": "queue", "progres": "progress"}
+
+
+def callee(owner: type, name: str) -> Any:
+    return DeadLetters.__call__ if name == "dead_letters" else getattr(owner, name)
+
+
+def test_the_table_is_complete() -> None:
+    for owner in (DelayQ, AsyncDelayQ):
+        takers = {"dead_letters"} | {
+            name
+            for name in dir(owner)
+            if name[0] != "_"
+            and callable(getattr(owner, name))
+            and "filter" in inspect.signature(getattr(owner, name)).parameters
+        }
+        assert takers == {*CALLS}
+    for name in CALLS:
+        [*_, last] = inspect.signature(callee(DelayQ, name)).parameters.values()
+        assert last.kind is last.VAR_KEYWORD, name
+
+
+def test_the_fields_that_type_checkers_know_are_those_of_the_filters() -> None:
+    for kind, typed in ((Filter, FilterFields), (DeadFilter, DeadFilterFields)):
+        assert {each.name for each in fields(kind)} == {*typed.__annotations__}
+
+
+@pytest.fixture
+def filled(app: Celery, delayq: DelayQ, tmp_path: Path) -> Path:
+    """Two entries and two dead letters of the wanted task, and one of each of another."""
+    for number, task in enumerate((WANTED, WANTED, "shop.bill")):
+        app.send_task(task, countdown=3600, task_id=f"far-{number}", queue="mail")
+        id = f"dead-{number}"
+        dead = stored(1000 + number, "it failed", message(id, task))
+        delayq.store.dead_letters.restore("mail", [(id, 1000 + number, dead)])
+    delayq.export_to(str(tmp_path / "entries.jsonl"))
+    delayq.export_dead(str(tmp_path / "dead.jsonl"))
+    return tmp_path
+
+
+def given(case: Case, folder: Path) -> list[Any]:
+    return [each.replace("@", f"{folder}/") for each in case.args]
+
+
+async def asked(delayq: DelayQ, name: str, *args: Any, **kwargs: Any) -> Any:
+    async with AsyncDelayQ(delayq) as client:
+        called = getattr(client, name)(*args, **kwargs)
+        if isinstance(called, AsyncIterator):
+            return [each async for each in called]
+        return await called
+
+
+@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize("way", ["sync", "asyncio"])
+def test_fields_by_name_are_the_filter(filled: Path, delayq: DelayQ, name: str, way: str) -> None:
+    case = CALLS[name]
+    args = given(case, filled)
+
+    def number(*more: Any, **kwargs: Any) -> int:
+        if way == "asyncio":
+            result = asyncio.run(asked(delayq, name, *args, *more, **case.kwargs, **kwargs))
+        else:
+            result = getattr(delayq, name)(*args, *more, **case.kwargs, **kwargs)
+        return case.number([*result] if isinstance(result, Iterator) else result)
+
+    assert number(task=WANTED, queue="mail") == 2
+    if name != "archive_dead":  # has moved them
+        assert number(case.kind(task=WANTED)) == number(filter=case.kind(task=WANTED)) == 2
+        assert number() == number(None) == 3
+    assert number(task="shop.none") == 0
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_errors_say_what_to_write(filled: Path, delayq: DelayQ, name: str) -> None:
+    case = CALLS[name]
+    args, call = given(case, filled), getattr(delayq, name)
+    options = inspect.signature(callee(DelayQ, name)).parameters
+
+    for wrong, meant in MISSPELLED.items():
+        if meant in (*options, "task", "queue"):
+            with pytest.raises(
+                TypeError, match=f"^unknown argument {wrong}='x'; did you mean {meant}"
+            ):
+                call(*args, **case.kwargs, **{wrong: "x"})
+    example = rf"expected a {case.kind.__name__}\(…\), or its fields by name, such as task="
+    for wrong_filter in (WANTED, {"task": WANTED}, object()):
+        with pytest.raises(InvalidFilter, match=example):
+            call(*args, wrong_filter, **case.kwargs)
+    with pytest.raises(InvalidFilter, match=example):
+        call(*args, case.kind(task=WANTED), task="shop.bill", **case.kwargs)
+    with pytest.raises(InvalidFilter, match="task=''"):
+        call(*args, task="", **case.kwargs)
+
+
+CHANGES = [name for name, case in CALLS.items() if "dry_run" in case.kwargs]
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_change_of_everything_is_asked_for_by_name(
+    filled: Path, delayq: DelayQ, name: str
+) -> None:
+    options = {key: value for key, value in CALLS[name].kwargs.items() if key != "dry_run"}
+    call = getattr(delayq, name)
+
+    with pytest.raises(ConfigError, match="everything=True"):
+        call(**options)
+
+    assert call(everything=True, **options).done == 3
+
+
+def test_a_replay_tells_the_queue_of_dead_letters_from_the_queue_of_tasks(
+    filled: Path, delayq: DelayQ
+) -> None:
+    assert delayq.replay_all(queue="other", dry_run=True).done == 0
+    assert delayq.replay_all(queue="mail", task="shop.bill", to_queue="slow").done == 1
+    assert delayq.replay_all(DeadFilter(task=WANTED), queue="slow").done == 2
+    with pytest.raises(InvalidFilter, match="queue='a'"):
+        delayq.replay_all(DeadFilter(task=WANTED), queue="a", to_queue="b")
