@@ -11,6 +11,7 @@ from importlib import import_module
 from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+import celery
 from celery import Celery, signals
 from celery.utils.dispatch.signal import Signal
 from kombu.utils.imports import symbol_by_name
@@ -29,6 +30,9 @@ for _name in (
     "kombu.transport",
 ):
     import_module(_name)
+# Celery's package keeps each of its names from the first use on.
+for _name in celery.__all__:
+    getattr(celery, _name)
 
 
 def _of_value(path: str, value: Any) -> Iterator[tuple[str, Any]]:
