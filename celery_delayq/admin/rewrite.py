@@ -31,7 +31,7 @@ from celery_delayq.model.envelope import Record
 from celery_delayq.model.lookup import EntryCondition, FoundPage, ListedEntry, Position, Swap
 from celery_delayq.model.names import check_name
 from celery_delayq.model.scheduled import OUTCOMES, Filter, Outcome, moment
-from celery_delayq.periodic.client import PeriodicTasks
+from celery_delayq.periodic.client import PeriodicTasks, changed_entry, swap_entry
 from celery_delayq.periodic.definition import API_SOURCE, Definition
 from celery_delayq.periodic.places import queue_of
 from celery_delayq.schedule.update import changes_of, editor_of
@@ -532,10 +532,10 @@ class _Run:
                 return
             outcome = outcome._replace(calls=calls)
             changes = {name: new[name] for name in names if new[name] != signature[name]}
-            changed = periodic.changed(definition, changes)
+            changed = changed_entry(periodic, definition, changes)
             done = Outcome.DONE
             if not self.report.dry_run:
-                done = periodic.swap(definition, changed)
+                done = swap_entry(periodic, definition, changed)
             self._note(outcome._replace(outcome=done))
         except (RewriteFailed, DelayQError) as exc:
             self._note(outcome._replace(problem=str(exc)))

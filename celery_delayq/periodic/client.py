@@ -185,32 +185,6 @@ class PeriodicTasks:
 
         return cast(Periodic, self._edit(name, edit))
 
-    def changed(self, definition: Definition, changes: Mapping[str, Any]) -> Definition:
-        """Return a definition with other fields; raises the errors of :meth:`update`."""
-        return changed_definition(definition, changes, self._zone)
-
-    def swap(self, before: Definition, after: Definition) -> Outcome:
-        """Give an entry another definition, unless the entry has another one than *before*.
-
-        Returns
-        -------
-        Outcome
-            ``DONE``; ``CHANGED`` for another definition; ``UNKNOWN`` if there is no such entry.
-        """
-        outcome = Outcome.DONE
-
-        def edit(stored: Periodic | UnreadableEntry | None, now: int) -> Any:
-            nonlocal outcome
-            if not isinstance(stored, Periodic):
-                outcome = Outcome.UNKNOWN if stored is None else Outcome.CHANGED
-                return stored
-            is_same = stored.definition == before
-            outcome = Outcome.DONE if is_same or stored.definition == after else Outcome.CHANGED
-            return policy.change(stored, after, now, self._zone) if is_same else stored
-
-        self._edit(before.name, edit)
-        return outcome
-
     def remove(self, name: str) -> bool:
         """Remove an entry and its scheduled ticks; return whether the entry existed.
 
@@ -418,3 +392,33 @@ def _readable(entries: Iterable[Periodic | UnreadableEntry]) -> Iterator[Periodi
             yield entry
         else:
             logger.warning("Periodic entry %r is left out: %s", entry.name, entry.problem)
+
+
+def changed_entry(
+    periodic: PeriodicTasks, definition: Definition, changes: Mapping[str, Any]
+) -> Definition:
+    """Return a definition with other fields; raises the errors of :meth:`PeriodicTasks.update`."""
+    return changed_definition(definition, changes, periodic._zone)
+
+
+def swap_entry(periodic: PeriodicTasks, before: Definition, after: Definition) -> Outcome:
+    """Give an entry another definition, unless the entry has another one than *before*.
+
+    Returns
+    -------
+    Outcome
+        ``DONE``; ``CHANGED`` for another definition; ``UNKNOWN`` if there is no such entry.
+    """
+    outcome = Outcome.DONE
+
+    def edit(stored: Periodic | UnreadableEntry | None, now: int) -> Any:
+        nonlocal outcome
+        if not isinstance(stored, Periodic):
+            outcome = Outcome.UNKNOWN if stored is None else Outcome.CHANGED
+            return stored
+        is_same = stored.definition == before
+        outcome = Outcome.DONE if is_same or stored.definition == after else Outcome.CHANGED
+        return policy.change(stored, after, now, periodic._zone) if is_same else stored
+
+    periodic._edit(before.name, edit)
+    return outcome

@@ -198,9 +198,7 @@ def public(kind: type) -> set[str]:
 
 def test_the_tables_are_complete() -> None:
     assert public(DelayQ) | public(AsyncDelayQ) == {*CALLS} | QUIET | OWN
-    # Renames and rewrites call `changed` and `swap`.
-    calls = {*PERIODIC, "changed", "swap"}
-    assert public(PeriodicTasks) | public(AsyncPeriodicTasks) == calls
+    assert public(PeriodicTasks) | public(AsyncPeriodicTasks) == {*PERIODIC}
     # `get` of the command line calls `ahead`.
     assert public(TaskLimits) | public(AsyncTaskLimits) == {*LIMITS, "ahead"}
 

@@ -53,8 +53,6 @@ INTERNAL = {
     "Imported.refuse",
     "Paused.of",
     "Periodic.next_look_ms",
-    "PeriodicTasks.changed",
-    "PeriodicTasks.swap",
     "Periodic.pack",
     "Periodic.state",
     "Periodic.unpack",

@@ -30,10 +30,15 @@ from celery_delayq.errors import ConfigError
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="A file with a line user:password for each user. Required unless --host is this machine.",
 )
-@option("--url-prefix", default="", metavar="PATH", help="The path before those of the pages.")
+@name_option("--url-prefix", metavar="PATH", help="The path before those of the pages.")
 @flag("--read-only", help="Allow no changes.")
 def web(
-    delayq: DelayQ, host: str, port: int, auth_file: Path | None, url_prefix: str, read_only: bool
+    delayq: DelayQ,
+    host: str,
+    port: int,
+    auth_file: Path | None,
+    url_prefix: str | None,
+    read_only: bool,
 ) -> None:
     """Serve the pages of delayed tasks until TERM or INT.
 
@@ -52,7 +57,7 @@ def web(
     if not delayq.session.on_rabbitmq:
         delayq.session.check_broker()
     passwords = {} if auth_file is None else read_passwords(auth_file)
-    options = ServerOptions(host, port, url_prefix, passwords, read_only)
+    options = ServerOptions(host, port, url_prefix or "", passwords, read_only)
 
     async def serve() -> None:
         try:

@@ -217,8 +217,6 @@ OTHERS = {
     *("get", "find", "list", "entries", "count", "paused", "stats", "schedule_many", "close"),
     *("dead_letter", "count_dead", "history", "init_app", "of", "context", "why", "compat"),
     *("add_context_provider", "current_context"),
-    # Of `rename` and `rewrite`.
-    *("periodic.changed", "periodic.swap"),
     *(f"periodic.{each}" for each in ("get", "list", "iterate", "unreadable", "next")),
 }
 

@@ -36,6 +36,7 @@ COMMANDS = dict(leaves())
 #: What each type of value cannot be.
 BAD = {TimeType: "soon", DurationType: "soon", JsonType: "{", NameType: "", click.Choice: "nope"}
 BAD |= {click.IntRange: "x", click.FloatRange: "x", WantedArgumentType: "x"}
+BAD |= {click.Path: "/no/such/file"}
 
 
 def required(command: click.Command) -> list[str]:

@@ -11,8 +11,7 @@ from redis import Redis
 
 from celery_delayq import DelayQ, Filter, Outcome
 from celery_delayq.errors import ConfigError, InvalidCursor, InvalidETA, InvalidFilter
-from celery_delayq.schedule import bulk, revocation
-from celery_delayq.store.paging import listed_pages
+from celery_delayq.schedule import bulk, client, revocation
 from tests.support.cli import CommandLine
 
 pytestmark = pytest.mark.each_server
@@ -40,12 +39,13 @@ def test_bulk_changes_leave_what_was_moved_meanwhile(
     send(delayq, "stays", 100)
     soon = datetime.now(timezone.utc) + timedelta(seconds=200)
 
-    def list_and_move(*args: Any, **options: Any) -> Any:
-        found = [*listed_pages(*args, **options)]
+    def read_and_move(*args: Any) -> Any:
+        found = [*read(*args)]
         assert delayq.reschedule("moved", countdown=100_000)
         return iter(found)
 
-    monkeypatch.setattr("celery_delayq.schedule.bulk.listed_pages", list_and_move)
+    read = bulk._parts
+    monkeypatch.setattr(bulk, "_parts", read_and_move)
     changed = delayq.cancel_all(Filter(due_to=soon))
 
     assert changed.outcomes == {Outcome.DONE: 1, Outcome.CHANGED: 1}
@@ -58,6 +58,8 @@ def test_progress_is_reported_while_entries_are_found_and_then_changed(
     delayq: DelayQ, monkeypatch: pytest.MonkeyPatch, priority: int | None
 ) -> None:
     monkeypatch.setattr(bulk, "PAGE_ENTRIES", 10)
+    monkeypatch.setattr(client, "CANCEL_ID_BATCHES", 1)
+    monkeypatch.setattr(client, "CHANGE_BATCH", 10)
     for n in range(25):
         send(delayq, f"e{n}", priority=3)
     seen: list[tuple[int, int, int]] = []
@@ -67,8 +69,9 @@ def test_progress_is_reported_while_entries_are_found_and_then_changed(
         progress=lambda bulk: seen.append((bulk.total, bulk.found, bulk.looked)),
     )
 
-    total = 25 if priority is None else 0  # of a priority nobody knows how many there are
-    assert seen == [(total, 10, 0), (total, 20, 0), (25, 25, 10), (25, 25, 20), (25, 25, 25)]
+    # Nobody knows how many there are of a priority: they are found first.
+    found = [] if priority is None else [(0, 10, 0), (0, 20, 0)]
+    assert seen == [*found, (25, 25, 10), (25, 25, 20), (25, 25, 25)]
     assert changed.done == 25
 
 
