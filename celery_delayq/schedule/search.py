@@ -19,6 +19,7 @@ def search_of(session: Session, filter: Filter) -> ArgumentSearch | None:
     if filter.arg is None:
         return None
     app, accept = session.app, set[str]()
+    app.finalize()
     if filter.unpickle:
         accept = {*ALWAYS_ACCEPTED, *prepare_accept_content(app.conf.accept_content or ())}
     return ArgumentSearch(filter.arg, session.renames.with_former_names(app.tasks), accept)

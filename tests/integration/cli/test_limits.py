@@ -113,7 +113,8 @@ def test_held_tasks_are_listed_page_by_page(
     assert [each["id"] for each in found] == held
     if limit < len(held):
         next_page = shlex.split(shown.rpartition("there are more: ")[2])
-        assert next_page[:2] == ["list", "--held"]
+        assert next_page[0] == "list"
+        assert "--held" in next_page
         assert held[limit] in cli(*next_page).out
 
 

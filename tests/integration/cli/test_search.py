@@ -123,7 +123,8 @@ def test_wrong_use_is_told(cli: CommandLine, command: str, given: list[str], tol
     ],
 )
 def test_an_unknown_argument_is_noted(cli: CommandLine, app: Celery, given: str, told: str) -> None:
-    app.tasks.pop("tasks.add")
+    for name in {*app.tasks} - {"shop.remind"}:  # tasks that are shared by other tests, too
+        app.tasks.pop(name)
 
     for command in ("list", "count", "cancel --dry-run"):
         ran = cli(*command.split(), *given.split())

@@ -214,6 +214,7 @@ LOOKUPS = {
     "admin/doctor/limits.py": "it finalizes the app",
     "aio/binding.py": "it finalizes the app",
     "cli/complete.py": "as `celery` itself does for a command",
+    "cli/search.py": "after `screen.known_tasks`, which finalizes the app",
     "cli/screen.py": "it imports all modules, and finalizes the app",
     "integration/amqp.py": "after `send_task.register`, or of a task",
     "integration/install.py": "after `on_after_finalize` or in a worker",
@@ -223,7 +224,9 @@ LOOKUPS = {
     "integration/worker_checks.py": "in a worker",
     "limits/client.py": "it finalizes the app",
     "schedule/items.py": "it finalizes the app",
+    "schedule/search.py": "it finalizes the app",
     "spark/write/writer.py": "it imports all modules, and finalizes the app",
+    "testing/travel/app_on_server.py": "it finalizes the app",
     "webhook/__init__.py": "when an app is finalized",
 }
 
