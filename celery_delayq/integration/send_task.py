@@ -53,6 +53,8 @@ def return_kept_result(owner: Celery, send: Callable[..., Any]) -> MethodType:
         register(app, name)
         with publish_outcome.OutcomeCollector(report) as collected:
             result = send(name, *args, **kwargs)
+        if not collected:  # as of nearly all messages
+            return result
         # A caller that chose the task id may wait for it, as groups, chains and chords do.
         not_run.note_outcomes(app, collected, kept=bool(kwargs.get("task_id")))
         for task_id, put, *_ in collected:
