@@ -2,7 +2,7 @@
 
 ``python -m tests.matrix [--all | --only PART OF A NAME] [pytest options]``; each combination has an
 environment and a log of its own below ``.matrix``. Without an option, each version is there once at
-least, and each Celery with all pools; Redis 6.2 is left out, on which ``make test`` runs. With
+least, and each Celery with all pools; Valkey 9 is left out, on which ``make test`` runs. With
 ``--all`` versions are paired, not crossed: of the combinations of two versions that there may be,
 all that eight runs have room for.
 """
@@ -92,15 +92,15 @@ class Combination:
 
 COMBINATIONS = (
     Combination("3.10", "5.5", "oldest", "redis7.0"),
-    Combination("3.13", "5.7", "newest", "valkey9"),
+    Combination("3.13", "5.7", "newest", "redis6.2"),
     Combination("3.12", "5.6", "newest", "valkey8.1"),
     Combination("3.11", "5.7", "oldest", "redis8.0"),
-    Combination("3.11", "5.5", "newest", "redis6.2"),
-    Combination("3.12", "5.5", "oldest", "valkey9"),
+    Combination("3.11", "5.5", "newest", "valkey9"),
+    Combination("3.12", "5.5", "oldest", "redis6.2"),
     Combination("3.10", "5.6", "newest", "redis8.0"),
-    Combination("3.13", "5.6", "oldest", "redis6.2"),
+    Combination("3.13", "5.6", "oldest", "valkey9"),
 )
-#: `make matrix`: each version of Python, Celery, redis-py and a server once at least. Redis 6.2 is
+#: `make matrix`: each version of Python, Celery, redis-py and a server once at least. Valkey 9 is
 #: missing, on which `make test` and `make test-full` run.
 EVERY_CHANGE = COMBINATIONS[:4]
 #: The one that runs the tests of RabbitMQ too, on its newest version.
