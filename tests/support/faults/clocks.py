@@ -71,7 +71,10 @@ class ServerClock:
         self.program.chmod(0o755)
 
     def set(self, seconds: int) -> None:
-        """Set the clock *seconds* ahead of the right time, from the server's next read on."""
+        """Set the clock *seconds* ahead of the right time.
+
+        Redis reads it from its next command on, Valkey 9 a few milliseconds later.
+        """
         new = self._offset.with_suffix(".new")
         new.write_text(f"{seconds:+d}\n")
         new.replace(self._offset)
