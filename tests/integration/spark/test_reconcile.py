@@ -67,10 +67,14 @@ def said(**numbers: Any) -> Summary:
     return Summary(**{**numbers, "present": {**present, **numbers.get("present", {})}})
 
 
-def everything(redis: RedisUnderTest) -> dict[bytes, bytes | None]:
-    """Return all data of Redis that does not expire."""
+def everything(redis: RedisUnderTest) -> dict[bytes, Any]:
+    """Return all data of Redis that does not expire. The fields of a hash have no order."""
     client = redis.client
-    return {key: client.dump(key) for key in client.scan_iter() if client.ttl(key) == -1}
+    keys = [key for key in client.scan_iter() if client.ttl(key) == -1]
+    return {
+        key: client.hgetall(key) if client.type(key) == b"hash" else client.dump(key)
+        for key in keys
+    }
 
 
 def make_states(app: Celery, delayq: DelayQ) -> None:
