@@ -252,7 +252,9 @@ def compat(
         The export cannot be read.
     """
     app = session.app
-    queues = None if queue is None else {queue} if isinstance(queue, str) else {*queue}
+    if isinstance(queue, str):
+        queue = [queue]
+    queues = None if queue is None else {*queue}
     for name in queues or ():
         check_name("queue", name)
     checker = _checker_of(app, unpickle=unpickle)

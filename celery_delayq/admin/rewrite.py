@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
+from operator import attrgetter
 from typing import Any, NamedTuple
 from uuid import uuid4
 
@@ -28,15 +29,25 @@ from celery_delayq.model.changes.calls import (
 from celery_delayq.model.changes.record import edited_record
 from celery_delayq.model.dead_letter import DeadFilter, DeadLetter
 from celery_delayq.model.envelope import Record
-from celery_delayq.model.lookup import EntryCondition, FoundPage, ListedEntry, Position, Swap
+from celery_delayq.model.lookup import (
+    EntryCondition,
+    FoundPage,
+    ListedEntry,
+    Position,
+    StatusCode,
+    Swap,
+)
 from celery_delayq.model.names import check_name
 from celery_delayq.model.scheduled import OUTCOMES, Filter, Outcome, moment
 from celery_delayq.periodic.client import PeriodicTasks, changed_entry, swap_entry
 from celery_delayq.periodic.definition import API_SOURCE, Definition
 from celery_delayq.periodic.places import queue_of
 from celery_delayq.schedule.update import changes_of, editor_of
+from celery_delayq.store.control import ControlStore
+from celery_delayq.store.dead_letters import DeadLetterStore
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.paging import counts_of, queues_of
+from celery_delayq.store.schedule import Store
 from celery_delayq.store.session import Session
 from celery_delayq.store.stores import Stores
 from celery_delayq.utils import foreign, message_json
@@ -456,14 +467,22 @@ class _Run:
             if looked := self._look(message, whole, edited):
                 outcome, after = looked
                 found.append((outcome, Swap(entry.name, entry.record, after)))
+        self._swap(queue, found, attrgetter("control"))
+
+    def _swap(
+        self,
+        queue: str,
+        found: Sequence[tuple[RewriteOutcome, Swap]],
+        part: Callable[[Store], ControlStore | DeadLetterStore],
+    ) -> None:
+        """Write what was found, by a part of the store, unless it is a dry run; note each."""
+        codes: Sequence[StatusCode] = ["d"] * len(found)
         if found and not self.report.dry_run:
             swaps, token = [swap for _, swap in found], uuid4().hex
             codes = self._session.ask(
-                lambda stores: stores.of(queue).control.swap(queue, swaps, token)
+                lambda stores: part(stores.of(queue)).swap(queue, swaps, token)
             )
-            self._note_all([outcome for outcome, _ in found], codes)
-        else:
-            self._note_all([outcome for outcome, _ in found], "d" * len(found))
+        self._note_all([outcome for outcome, _ in found], codes)
 
     # -- dead letters and periodic entries
 
@@ -495,14 +514,7 @@ class _Run:
                 outcome, message = looked
                 head = before.data[: len(before.data) - len(before.message)]
                 found.append((outcome, Swap(each.id, before.data, head + message)))
-        if found and not self.report.dry_run:
-            swaps, token = [swap for _, swap in found], uuid4().hex
-            codes = self._session.ask(
-                lambda stores: stores.of(queue).dead_letters.swap(queue, swaps, token)
-            )
-            self._note_all([outcome for outcome, _ in found], codes)
-        else:
-            self._note_all([outcome for outcome, _ in found], "d" * len(found))
+        self._swap(queue, found, attrgetter("dead_letters"))
 
     def _periodic(self, _: _Cursor) -> Iterator[_Cursor]:
         """Rewrite the periodic entries that calls have added."""

@@ -231,6 +231,28 @@ number_option = functools.partial(option, type=click.IntRange(1), metavar="NUMBE
 #: Declares ``--json``. The command does not get the value, see :func:`.screen.is_json`.
 _json_flag = functools.partial(flag, "--json", expose_value=False, callback=_note_json)
 
+
+def with_address(port: int) -> Callable[[F], F]:
+    """Return a decorator that adds --host and --port, where a server listens, to a command.
+
+    Parameters
+    ----------
+    port : int
+        The default of --port.
+    """
+    host_option = name_option(
+        "--host", default="127.0.0.1", show_default=True, help="The address to listen on."
+    )
+    port_option = option(
+        "--port",
+        type=click.IntRange(0, 65535),
+        default=port,
+        show_default=True,
+        help="The port to listen on; 0 for a free one.",
+    )
+    return lambda command: apply_decorators(command, (host_option, port_option))
+
+
 _TASK_ID_HELP = "Id of a task; put -- before one that begins with a dash."
 _PLACE_HELP = "A path, - or the URL of a database."
 

@@ -12,7 +12,7 @@ from celery_delayq.admin.reporting import Refused
 from celery_delayq.app import DelayQ
 from celery_delayq.cli import screen
 from celery_delayq.cli.command import command, expect_answers, stopping_event
-from celery_delayq.cli.options import name_option, option
+from celery_delayq.cli.options import option, with_address
 from celery_delayq.errors import ConfigError
 from celery_delayq.store.error_text import BROKER_ERRORS, is_away
 
@@ -26,14 +26,7 @@ REDIS_TIMEOUT_SECONDS = 5.0
 
 
 @command(timeouts=False)
-@name_option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
-@option(
-    "--port",
-    type=click.IntRange(0, 65535),
-    default=9540,
-    show_default=True,
-    help="The port to listen on; 0 for a free one.",
-)
+@with_address(9540)
 @option(
     "--tasks",
     type=click.IntRange(0, 100_000),

@@ -12,19 +12,12 @@ from celery_delayq.admin.reporting import Refused
 from celery_delayq.app import DelayQ
 from celery_delayq.cli import screen
 from celery_delayq.cli.command import command
-from celery_delayq.cli.options import flag, name_option, option
+from celery_delayq.cli.options import flag, name_option, option, with_address
 from celery_delayq.errors import ConfigError
 
 
 @command(timeouts=False)
-@name_option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
-@option(
-    "--port",
-    type=click.IntRange(0, 65535),
-    default=5556,
-    show_default=True,
-    help="The port to listen on; 0 for a free one.",
-)
+@with_address(5556)
 @option(
     "--auth-file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),

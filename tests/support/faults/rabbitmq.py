@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -15,6 +17,7 @@ from kombu import Connection
 from celery_delayq import DelayQ, Limit
 from celery_delayq.embedded.rabbitmq import EmbeddedRabbitMQ
 from celery_delayq.errors import ServerNotFound
+from tests.support import TIMEOUT
 from tests.support.faults.producer import Producer
 from tests.support.faults.stage import Stage
 from tests.support.left_out import left_out
@@ -117,17 +120,19 @@ class RabbitMQStage(Stage):
         found["dead"] = {each.id for each in DelayQ.of(self.producer.app).dead_letters()}
         return found
 
-    def _messages(self, queue: str, tries: int = 5) -> Iterator[Message]:
+    def _messages(self, queue: str) -> Iterator[Message]:
         """Get messages. RabbitMQ requeues them when the connection ends, so one may come twice.
 
         A quorum queue whose leader changes may not answer in time. RabbitMQ then ends the
         connection with error 541, and this method asks again on a new connection.
         """
-        try:
-            with Connection(self.broker.url(vhost=self.vhost)) as connection:
-                get = connection.default_channel.basic_get
-                yield from iter(lambda: get(queue), None)
-        except InternalError:
-            if tries == 1:
-                raise
-            yield from self._messages(queue, tries - 1)
+        ends = time.monotonic() + TIMEOUT
+        while True:
+            try:
+                with Connection(self.broker.url(vhost=self.vhost)) as connection:
+                    get = partial(connection.default_channel.basic_get, queue)
+                    yield from iter(get, None)
+                return
+            except InternalError:
+                if time.monotonic() > ends:
+                    raise
