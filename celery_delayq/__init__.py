@@ -8,6 +8,7 @@
 
 from typing import TYPE_CHECKING
 
+from celery_delayq import oldest_celery  # noqa: F401 - refuses an older one
 from celery_delayq.integration.install import change_kombu
 
 if TYPE_CHECKING:

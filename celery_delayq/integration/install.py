@@ -12,7 +12,6 @@ from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-import celery
 import kombu
 from celery import Celery
 
@@ -65,23 +64,8 @@ else:  # a process that only sends tasks needs none of these
     worker_checks = lazy.LazyName("celery_delayq.integration.worker_checks")
 
 
-#: The oldest Celery whose tasks and workers the changes fit.
-MIN_CELERY = (5, 5)
-
-
 def change_kombu() -> None:
-    """Make kombu know our URLs, and change every worker that starts in this process.
-
-    Raises
-    ------
-    ImportError
-        Celery is too old.
-    """
-    if celery.VERSION < MIN_CELERY:
-        raise ImportError(
-            f"celery_delayq needs Celery {'.'.join(map(str, MIN_CELERY))} or newer, but Celery "
-            f'{celery.__version__} is installed: pip install --upgrade "celery>=5.5,<6"'
-        )
+    """Make kombu know our URLs, and change every worker that starts in this process."""
     make(TRANSPORT)
 
 

@@ -70,6 +70,7 @@ SENDING = {
     "celery_delayq.model.retry_policy",
     "celery_delayq.model.task_options",
     "celery_delayq.model.unique",
+    "celery_delayq.oldest_celery",
     "celery_delayq.store",
     "celery_delayq.store.session",
     "celery_delayq.utils",

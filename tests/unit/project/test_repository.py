@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from celery_delayq import __version__
-from celery_delayq.integration.install import MIN_CELERY
+from celery_delayq.oldest_celery import MIN_CELERY
 from tests.matrix import COMBINATIONS
 from tests.support import npm
 from tests.support.placeholders import PLACEHOLDERS, page

@@ -1,0 +1,18 @@
+"""The oldest Celery that the changes fit. Importing this module refuses an older one.
+
+The package imports it first: with an older Celery other imports fail with errors that do not say
+why.
+"""
+
+from __future__ import annotations
+
+import celery
+
+#: The oldest Celery whose tasks and workers the changes fit.
+MIN_CELERY = (5, 5)
+
+if celery.VERSION < MIN_CELERY:
+    raise ImportError(
+        f"celery_delayq needs Celery {'.'.join(map(str, MIN_CELERY))} or newer, but Celery "
+        f'{celery.__version__} is installed: pip install --upgrade "celery>=5.5,<6"'
+    )
