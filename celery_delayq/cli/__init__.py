@@ -1,44 +1,52 @@
 """``celery -A app delayq …``: for people, and with ``--json`` for scripts.
 
-A command is in the module of ``commands`` with its name, or in the one that ``_SHARED_MODULES``
-names. Declare the command with :func:`~celery_delayq.cli.command.command`.
+``_MODULES`` names the module of each command, which declares the command with
+:func:`~celery_delayq.cli.command.command`.
 """
 
 from __future__ import annotations
 
 from importlib import import_module
 from importlib.metadata import version
-from pathlib import Path
-from pkgutil import iter_modules
 
 import click
 
 from celery_delayq.utils.text import did_you_mean
 
-#: The modules that have several commands or another name than their command. The module of any
-#: other command has its name, with ``_`` for ``-``.
-_SHARED_MODULES = {
+#: Each command, and its module in ``commands``.
+_MODULES = {
     "cancel": "change",
     "cancel-canvas": "change",
+    "compat": "checks.compat",
     "count": "show",
     "dead": "dead_letters",
+    "dispatch": "services.dispatch",
+    "doctor": "checks.doctor",
     "export": "transfer",
+    "fsck": "checks.fsck",
     "get": "show",
+    "health": "checks.health",
     "history": "history",
     "import": "transfer",
+    "limits": "limits",
     "list": "show",
+    "metrics": "services.metrics",
+    "migrate": "migrate",
     "pause": "pause",
     "paused": "pause",
+    "periodic": "periodic",
     "rename": "change",
     "reschedule": "change",
     "resume": "pause",
     "rewrite": "change",
     "run-now": "change",
+    "stats": "stats",
     "timeline": "history",
+    "topology": "topology",
     "update": "change",
+    "web": "services.web",
+    "why": "why",
 }
-
-_FOLDER = Path(__file__).with_name("commands")
 
 
 class Group(click.Group):
@@ -65,17 +73,13 @@ class LazyGroup(Group):
 
     def list_commands(self, _: click.Context) -> list[str]:
         """Return the names of all commands."""
-        modules = {module.name for module in iter_modules([str(_FOLDER)])}
-        alone = modules - {*_SHARED_MODULES.values()}
-        return sorted({*_SHARED_MODULES, *(name.replace("_", "-") for name in alone)})
+        return sorted(_MODULES)
 
-    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+    def get_command(self, _: click.Context, name: str) -> click.Command | None:
         """Return a command by its name, or None if it does not exist."""
-        if name not in self.list_commands(ctx):
+        if name not in _MODULES:
             return None
-        module = import_module(
-            f"{__name__}.commands.{_SHARED_MODULES.get(name, name.replace('-', '_'))}"
-        )
+        module = import_module(f"{__name__}.commands.{_MODULES[name]}")
         commands = (each for each in vars(module).values() if isinstance(each, click.Command))
         return next((each for each in commands if each.name == name), None)
 

@@ -1,1 +1,1 @@
-"""The commands of ``celery -A app delayq``, each in the module of its name or with related ones."""
+"""The commands of ``celery -A app delayq``: ``_MODULES`` in ``cli`` names their modules."""

@@ -247,4 +247,4 @@ def test_each_lookup_of_a_task_is_known() -> None:
 
 
 #: Files that finalize an app after they have imported its modules, and look no task up.
-OTHERS = {"cli/commands/dispatch.py", "periodic/importers/__init__.py"}
+OTHERS = {"cli/commands/services/dispatch.py", "periodic/importers/__init__.py"}

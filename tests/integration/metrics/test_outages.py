@@ -19,7 +19,7 @@ from tests.support import TIMEOUT
 from tests.support.proxy import Fault
 
 # The package has the command under this name.
-metrics_command = import_module("celery_delayq.cli.commands.metrics")
+metrics_command = import_module("celery_delayq.cli.commands.services.metrics")
 
 #: What an exporter knows without the broker.
 OWN = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from importlib import import_module
-from pkgutil import iter_modules
+from pkgutil import walk_packages
 
 import click
 import pytest
@@ -17,7 +17,7 @@ COMMANDS = dict(leaves())
 
 def test_every_command_of_a_module_is_found_by_its_name() -> None:
     made = set()
-    for module in iter_modules(commands.__path__, f"{commands.__name__}."):
+    for module in walk_packages(commands.__path__, f"{commands.__name__}."):
         found = vars(import_module(module.name)).values()
         made |= {each.name for each in found if isinstance(each, click.Command)}
 

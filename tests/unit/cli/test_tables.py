@@ -8,7 +8,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from celery_delayq.admin.findings import KINDS, Finding, Report
-from celery_delayq.cli.commands.fsck import _table
+from celery_delayq.cli.commands.checks.fsck import _table
 from celery_delayq.cli.screen import print_fields
 
 ID = "0d1b0f6e-9f5c-4f0e-a8f5-1f6d8cf1f1a5"

@@ -1,0 +1,1 @@
+"""Commands that compare what is there with what should be there."""
