@@ -251,8 +251,8 @@ class GaugeStore(StorePart):
     def memory_steps(self, queue: str) -> Steps[int | None]:
         """Return the approximate bytes of a queue's schedule; None if Redis does not tell."""
         sizes = yield [Command.of("MEMORY", "USAGE", key) for key in self._keys.queue(queue).state]
-        is_told = not any(isinstance(each, Exception) for each in sizes)
-        return sum(size or 0 for size in sizes) if is_told else None
+        known = not any(isinstance(each, Exception) for each in sizes)
+        return sum(size or 0 for size in sizes) if known else None
 
     def sample_steps(
         self, queue: str, layout: Layout, read: Callable[[bytes], T]

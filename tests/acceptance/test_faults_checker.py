@@ -51,14 +51,14 @@ def test_what_is_still_in_the_broker_is_left_and_not_lost() -> None:
     }
 
 
-def test_what_nobody_sent_and_is_left_is_told() -> None:
+def test_what_nobody_sent_and_is_left_is_reported() -> None:
     """Such as a lease on nothing. Bytes that are no message rightly become a dead letter."""
     verdict = judge([], [], {"leased": ["1:1"], "dead": ["undecodable-1"]})
 
     assert verdict.violations == {"left": {"1:1": "is still leased, and was never sent"}}
 
 
-def test_a_dead_letter_is_told() -> None:
+def test_a_dead_letter_is_reported() -> None:
     verdict = judge([Promise("a")], [run("a", 1, None)], {"dead": ["a"]})
 
     assert list(verdict.violations) == ["dead"]
@@ -144,7 +144,7 @@ def test_a_publish_that_was_repeated_excuses_one_run_more() -> None:
     assert list(thrice.twice) == ["a"]
 
 
-def test_what_ran_and_was_never_sent_is_told() -> None:
+def test_what_ran_and_was_never_sent_is_reported() -> None:
     assert list(judge([], [run("a", 1, 2)], {}).violations) == ["unknown"]
 
 

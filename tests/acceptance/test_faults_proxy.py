@@ -66,7 +66,7 @@ def test_a_dropped_reply_is_that_of_a_call_that_was_executed(
     assert incr(client) == 2
 
 
-def test_a_reset_is_told_from_a_close(proxy: Proxy) -> None:
+def test_a_reset_differs_from_a_close(proxy: Proxy) -> None:
     ends: list[object] = []
     for fault in (Fault.DROP_REPLY, Fault.RESET):
         proxy.on("PING", fault)

@@ -261,7 +261,7 @@ class LeaseMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.lost_replies)
     @rule(data=st.data(), lists=st.integers(1, 3), others=st.sampled_from([0, 2]))
-    def reserve_again(self, data: st.DataObject, lists: int, others: int) -> None:
+    def lease_again(self, data: st.DataObject, lists: int, others: int) -> None:
         self.ask_again(data.draw(st.sampled_from(sorted(self.lost_replies))), lists, others)
 
     def ask_again(self, who: str, lists: int, others: int) -> None:

@@ -183,7 +183,7 @@ def test_pages_have_about_a_megabyte_of_records_and_no_call_more(store: Bench) -
     assert len(recording.calls) == len(STEPS)
 
 
-def test_dead_letters_are_told_about_a_megabyte_at_once(store: Bench) -> None:
+def test_dead_letters_are_reported_about_a_megabyte_at_once(store: Bench) -> None:
     add_dead_letters(store)
 
     assert [len(page) for page in store.dead_letters.pages(QUEUE)] == STEPS
@@ -336,7 +336,7 @@ def test_a_look_reads_about_a_megabyte(store: Bench, what: str, repair: bool) ->
     assert max(int(reply[1]) for reply in recording.replies) <= most_of(what)
 
 
-def test_what_is_gone_is_told_when_all_can_be_read_at_one_moment(store: Bench) -> None:
+def test_what_is_gone_is_reported_when_all_can_be_read_at_one_moment(store: Bench) -> None:
     store.push(*MESSAGES[:MOST])
     store.acquire("1", 100)
     seen = [Tracked(b"id", b"m1 5 - task me")]

@@ -175,7 +175,7 @@ class ScheduleModel(Tracking):
         times = (one.due for one in self.scheduled.values() if not one.paused_due)
         self.next_due = min(times, default=None)
 
-    def plan_look_after_removal(self) -> None:
+    def plan_look_on_removal(self) -> None:
         """Plan the next look when entries have left. A look for paused and due entries stays."""
         if not any(one.paused_due for one in self.scheduled.values()):
             self.plan_next_look()
@@ -253,7 +253,7 @@ class ScheduleModel(Tracking):
         """Cancel messages that are not leased."""
         self._forget_what_stock_took()
         found = [worst(self._cancel(*each, if_due) for each in self.find(id)) for id in ids]
-        self.plan_look_after_removal()
+        self.plan_look_on_removal()
         return found
 
     def _forget_what_stock_took(self) -> None:
@@ -326,7 +326,7 @@ class ScheduleModel(Tracking):
     ) -> list[StatusCode]:
         """Make scheduled entries the next to run; *dues* has the times of Redis' clock by name."""
         found = [worst(self._run(*each, if_due, dues) for each in self.find(id)) for id in ids]
-        self.plan_look_after_removal()
+        self.plan_look_on_removal()
         return found
 
     def _run(

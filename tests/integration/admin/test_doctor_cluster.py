@@ -47,7 +47,9 @@ def findings(app: Celery) -> list[Mapping[str, str]]:
     return found
 
 
-def test_a_fault_of_a_master_is_told_once_and_of_which_shard(cluster: Cluster, app: Celery) -> None:
+def test_a_fault_of_a_master_is_reported_once_and_of_which_shard(
+    cluster: Cluster, app: Celery
+) -> None:
     before = findings(app)
     tags = cluster_tags(12)
     with cluster.master_of(slot_of(tags[0])).client() as client:

@@ -116,7 +116,7 @@ def test_a_periodic_entry_that_nobody_looks_at_is_looked_at(store: Store, redis:
     assert [name for name, _ in store.periodic.claim_due(10, 1000).records] == ["b"]
 
 
-def test_what_is_no_periodic_entry_is_told(store: Store, redis: Redis) -> None:
+def test_what_is_no_periodic_entry_is_reported(store: Store, redis: Redis) -> None:
     enter(store, "a")
     redis.hset("delayq:periodic", "garbage", b"\xff 1 2")
 

@@ -61,7 +61,7 @@ def test_only_keys_with_the_prefix_are_looked_at(redis: Redis) -> None:
     assert state == healthy
 
 
-def test_a_key_of_another_type_is_told_and_the_rest_goes_on(store: Store, redis: Redis) -> None:
+def test_a_key_of_another_type_is_reported_and_the_rest_goes_on(store: Store, redis: Redis) -> None:
     schedule(store, "a")
     redis.set("{q}:tasks", "mine")
     redis.set("{q}:dead", "mine")
@@ -196,7 +196,7 @@ def test_nothing_is_wrong_while_entries_are_looked_after(
         countdown = dice.choice([None, 0.01, 0.1, 0.5])
         app.send_task(task, args, countdown=countdown, task_id=f"id-{n % 400}", **options)
 
-    def look_after() -> None:
+    def change_something() -> None:
         id = f"id-{dice.randrange(400)}"
         task = dice.choice(["add", "flaky"])
         change = dice.choice(["cancel", "run_now", "move", "pause", "resume", "pause", "resume"])
@@ -218,7 +218,7 @@ def test_nothing_is_wrong_while_entries_are_looked_after(
             for n in range(COUNT):
                 send(n)
                 if n % 5 == 0:
-                    look_after()
+                    change_something()
         finally:
             done.set()
 

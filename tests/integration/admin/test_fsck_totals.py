@@ -71,7 +71,7 @@ def test_messages_from_before_the_counters_count_as_accepted(store: Store, redis
 
 
 @pytest.mark.usefixtures("_some_messages")
-def test_a_key_of_another_type_is_told(store: Store, redis: Redis) -> None:
+def test_a_key_of_another_type_is_reported(store: Store, redis: Redis) -> None:
     redis.delete("{q}:totals")
     redis.set("{q}:totals", "mine")
 
@@ -81,7 +81,7 @@ def test_a_key_of_another_type_is_told(store: Store, redis: Redis) -> None:
 
 
 @pytest.mark.usefixtures("_some_messages")
-def test_what_cannot_be_compared_is_told(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_compared_is_reported(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(RepairTracking, "check_totals", lambda *_, **__: None)
 
     [note] = look(store).notes

@@ -213,7 +213,7 @@ def test_what_has_moved_while_it_was_looked_for_is_not_gone(
     assert numbers(look(store, repair=True)) == {}
 
 
-def test_more_bytes_than_may_be_read_at_once_are_told(
+def test_more_bytes_than_may_be_read_at_once_are_reported(
     store: Store, redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("celery_delayq.store.repair_tracking.MAX_READ_BYTES", 1000)
@@ -232,7 +232,7 @@ def test_more_bytes_than_may_be_read_at_once_are_told(
 # -- where things are not as usual
 
 
-def test_keys_of_another_type_are_told(store: Store, redis: Redis) -> None:
+def test_keys_of_another_type_are_reported(store: Store, redis: Redis) -> None:
     make_ready(store, "a")
     names = ("paused_due", "unique", "duplicate_ids", "ready_index", "leased_index", "pace")
     for name in names:

@@ -46,7 +46,7 @@ def everything(delayq: DelayQ) -> list[str]:
 
 
 @pytest.mark.usefixtures("filled")
-def test_ids_are_cancelled_and_each_is_told(cli: CommandLine, delayq: DelayQ) -> None:
+def test_ids_are_cancelled_and_each_is_reported(cli: CommandLine, delayq: DelayQ) -> None:
     done = cli("cancel", "nine", "eleven")
     mixed = cli("cancel", "nine", "ten", "--json")
 
@@ -220,7 +220,7 @@ def test_everything_is_meant_only_with_yes_and_nobody_is_asked(
 
 
 @pytest.mark.usefixtures("filled")
-def test_a_filter_that_means_nothing_is_told_and_no_error(cli: CommandLine) -> None:
+def test_a_filter_that_means_nothing_is_reported_and_no_error(cli: CommandLine) -> None:
     shown = cli("cancel", "--queue", "blils", "--yes")
     told = cli("cancel", "--task", "none", "--yes", "--json")
 
@@ -234,7 +234,7 @@ def test_a_filter_that_means_nothing_is_told_and_no_error(cli: CommandLine) -> N
 
 
 @pytest.mark.parametrize("kind", ["entries", "dead letters"])
-def test_what_was_done_before_it_was_interrupted_is_told(
+def test_what_was_done_before_it_was_interrupted_is_reported(
     delayq: DelayQ, shop: list[str], kind: str
 ) -> None:
     """Interrupt a command that works on 10,000."""
@@ -261,7 +261,7 @@ def test_what_was_done_before_it_was_interrupted_is_told(
     assert 0 <= 10_000 - left - int(told[1].replace(",", "")) <= most
 
 
-def test_a_result_backend_that_is_not_there_is_told_in_one_line(
+def test_a_result_backend_that_is_not_there_is_reported_in_one_line(
     app: Celery, make_app: MakeApp
 ) -> None:
     app.send_task("t", task_id="one", countdown=3600)
@@ -286,7 +286,7 @@ def test_a_result_backend_that_is_not_there_is_told_in_one_line(
         ("dead replay", "replay_all", "2 dead letters replayed.", "changed conflict unknown"),
     ],
 )
-def test_what_others_change_meanwhile_is_told(
+def test_what_others_change_meanwhile_is_reported(
     app: Celery,
     cli: CommandLine,
     monkeypatch: pytest.MonkeyPatch,

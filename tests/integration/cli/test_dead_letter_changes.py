@@ -25,7 +25,7 @@ from tests.support.dead_letters import fill, message
 
 
 @pytest.mark.usefixtures("four_dead_letters")
-def test_ids_are_replayed_and_each_is_told(
+def test_ids_are_replayed_and_each_is_reported(
     cli: CommandLine, delayq: DelayQ, delayq_redis: RedisUnderTest
 ) -> None:
     done = cli("dead", "replay", "nine", "eleven")
@@ -134,7 +134,7 @@ def test_a_task_that_the_app_does_not_know_is_warned_of(cli: CommandLine, delayq
     assert cli("dead", "purge", "--all", "--dry-run").err == ""
 
 
-def test_what_cannot_be_replayed_is_told(cli: CommandLine, app: Celery, delayq: DelayQ) -> None:
+def test_what_cannot_be_replayed_is_reported(cli: CommandLine, app: Celery, delayq: DelayQ) -> None:
     delayq.store.dead_letters.add("celery", "rotten", "unreadable", b"no json")
     delayq.store.dead_letters.add("celery", "good", "failed", message("good"))
 

@@ -36,7 +36,7 @@ def test_list_shows_what_died_in_order(cli: CommandLine) -> None:
     assert re.match(r"\d{4}-\d\d-\d\dT\S+ +1m( 1s)? ago +shop\.bill +bills +3 +failed", row)
 
 
-def test_none_is_told(cli: CommandLine, delayq: DelayQ) -> None:
+def test_none_is_reported(cli: CommandLine, delayq: DelayQ) -> None:
     assert cli("dead", "list").out == "There are no dead letters.\n"
     assert cli("dead", "list", "--json").json == {"dead_letters": []}
     shown = cli("dead", "list", "--queue", "mial")
@@ -85,7 +85,7 @@ def test_all_commands_take_the_same_filters(
     assert len(dead_ids(delayq)) == 4 - len(ids)
 
 
-def test_more_than_the_limit_are_told_of(cli: CommandLine, delayq: DelayQ) -> None:
+def test_dead_letters_beyond_the_limit_are_counted(cli: CommandLine, delayq: DelayQ) -> None:
     fill(delayq, 703)
 
     for options, number in (([], 100), (["--limit", "7"], 7), (["--limit", "702"], 702)):

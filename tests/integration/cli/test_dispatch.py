@@ -68,7 +68,7 @@ def test_it_ends_where_workers_would(start: Start, conf: dict[str, object]) -> N
         assert process.log.splitlines()[-1].startswith("Error: cannot reach Redis at localhost:")
 
 
-def test_a_wrong_password_is_told_at_once(start: Start, proxy: Proxy) -> None:
+def test_a_wrong_password_is_reported_at_once(start: Start, proxy: Proxy) -> None:
     proxy.accept()
 
     with start("ada:hunter2@") as process:

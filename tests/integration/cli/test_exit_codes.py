@@ -162,7 +162,7 @@ def _scheduled(delayq_broker_url: str) -> None:
 
 @pytest.mark.parametrize(("line", "code", "said"), ENDS)
 @pytest.mark.usefixtures("_scheduled")
-def test_what_was_not_done_is_told_from_wrong_use(
+def test_what_was_not_done_has_another_exit_code_than_wrong_use(
     cli: CommandLine, line: str, code: int, said: str
 ) -> None:
     ended = cli(*line.split())
@@ -172,7 +172,7 @@ def test_what_was_not_done_is_told_from_wrong_use(
 
 @pytest.mark.full
 @pytest.mark.parametrize("line", ["stats", "periodic list", "migrate --to stock", "dispatch"])
-def test_without_an_app_it_is_told_how_to_give_one(tmp_path: Path, line: str) -> None:
+def test_without_an_app_the_error_says_how_to_give_one(tmp_path: Path, line: str) -> None:
     command = [sys.executable, "-m", "celery", "delayq", *line.split()]
     ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
 
@@ -181,7 +181,7 @@ def test_without_an_app_it_is_told_how_to_give_one(tmp_path: Path, line: str) ->
     assert f"Error: which app? Give its module before the command, {how}" in ended.stderr
 
 
-def test_a_redis_that_is_away_is_told_by_its_address(make_app: MakeApp) -> None:
+def test_a_redis_that_is_away_is_reported_by_its_address(make_app: MakeApp) -> None:
     port = free_port()
     broker = f"delayq+redis://ada:se%40cret@localhost:{port}/0"
     cli = CommandLine(make_app(broker=broker, broker_connection_timeout=0.5))

@@ -62,7 +62,7 @@ def test_a_task_of_the_app_or_of_the_schedule_is_no_slip(app: Celery, cli: Comma
         assert (ran.code, ran.out, ran.err) == (0, f"Task {task} is paused.\n", "")
 
 
-def test_what_is_paused_is_told_with_since_when(cli: CommandLine, delayq: DelayQ) -> None:
+def test_what_is_paused_is_reported_with_since_when(cli: CommandLine, delayq: DelayQ) -> None:
     assert cli("paused").out == "Nothing is paused.\n"
     delayq.pause(queue="mail")
     delayq.pause(task="shop.[red]bill")

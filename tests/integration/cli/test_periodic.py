@@ -116,7 +116,7 @@ def test_a_name_is_taken_once(cli: CommandLine, delayq: DelayQ) -> None:
     assert delayq.periodic.list()[0].definition.schedule == schedule(60)
 
 
-def test_a_task_that_may_be_a_slip_of_the_pen_is_told(cli: CommandLine, delayq: DelayQ) -> None:
+def test_a_task_that_may_be_a_slip_of_the_pen_is_reported(cli: CommandLine, delayq: DelayQ) -> None:
     done = cli("periodic", "add", "report", "shop.rpeort", "--every", "30")
 
     assert done.code == 0
@@ -271,7 +271,7 @@ def test_pause_resume_run_and_remove(cli: CommandLine, delayq: DelayQ) -> None:
 
 
 @pytest.mark.parametrize("command", ["pause", "resume", "run-now", "remove"])
-def test_what_is_unknown_is_told_and_the_others_are_done(
+def test_what_is_unknown_is_reported_and_the_others_are_done(
     cli: CommandLine, delayq: DelayQ, command: str
 ) -> None:
     delayq.periodic.add("there", 3600, "shop.report")

@@ -103,7 +103,7 @@ def test_an_export_has_what_is_found(cli: CommandLine, tmp_path: Path) -> None:
         (["--unpickle"], "unpickle=True without arg"),
     ],
 )
-def test_wrong_use_is_told(cli: CommandLine, command: str, given: list[str], told: str) -> None:
+def test_wrong_use_is_reported(cli: CommandLine, command: str, given: list[str], told: str) -> None:
     ran = cli(*command.split(), *given)
 
     assert (ran.code, told in " ".join(ran.err.split())) == (2, True), ran.err

@@ -218,7 +218,7 @@ def test_what_is_paused_is_shown_as_such(app: Celery, cli: CommandLine, delayq: 
 
 
 @pytest.mark.usefixtures("filled")
-def test_a_malformed_or_foreign_cursor_is_told_in_one_line(cli: CommandLine) -> None:
+def test_a_malformed_or_foreign_cursor_is_reported_in_one_line(cli: CommandLine) -> None:
     cursor = cli("list", "--limit", "1", "--json").json["cursor"]
 
     for args in (["--cursor", "nonsense"], ["--cursor", cursor, "--queue", "bills"]):
@@ -228,7 +228,7 @@ def test_a_malformed_or_foreign_cursor_is_told_in_one_line(cli: CommandLine) -> 
 
 
 @pytest.mark.usefixtures("filled")
-def test_a_step_that_there_is_not_is_told(cli: CommandLine) -> None:
+def test_a_step_that_there_is_not_is_reported(cli: CommandLine) -> None:
     for command in ("list", "count", "cancel"):
         ran = cli(command, "--priority", "5", *(["--yes"] if command == "cancel" else []))
         assert ran.code == 2
@@ -236,7 +236,7 @@ def test_a_step_that_there_is_not_is_told(cli: CommandLine) -> None:
 
 
 @pytest.mark.usefixtures("filled")
-def test_a_slip_of_the_pen_is_told(cli: CommandLine) -> None:
+def test_a_slip_of_the_pen_is_reported(cli: CommandLine) -> None:
     for command in ("list", "count"):
         ran = cli(command, "--queue", "blils")
         assert ran.code == 0
@@ -245,7 +245,7 @@ def test_a_slip_of_the_pen_is_told(cli: CommandLine) -> None:
         )
 
 
-def test_nothing_is_told_in_words(cli: CommandLine) -> None:
+def test_nothing_is_reported_in_words(cli: CommandLine) -> None:
     assert cli("list").out == "Nothing is scheduled.\n"
     assert cli("list", "--all").out == "Nothing is scheduled.\n"
     assert cli("list", "--json").json == {"entries": [], "cursor": None}
@@ -337,7 +337,7 @@ def test_an_unreadable_entry_is_listed(
 # -- errors
 
 
-def test_a_broker_that_is_none_of_ours_is_told_in_one_line(
+def test_a_broker_that_is_none_of_ours_is_reported_in_one_line(
     make_app: MakeApp, delayq_redis: RedisUnderTest
 ) -> None:
     ran = CommandLine(make_app(broker=delayq_redis.url))("list")

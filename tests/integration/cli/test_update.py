@@ -45,7 +45,7 @@ def test_what_is_given_is_changed_and_all_else_stays(
     assert (found.args, found.kwargs, found.headers["expires"]) == (["ö", 3], {}, None)
 
 
-def test_what_is_not_changed_is_told(cli: CommandLine, app: Celery, entry: str) -> None:
+def test_what_is_not_changed_is_reported(cli: CommandLine, app: Celery, entry: str) -> None:
     app.send_task("shop.mail", eta=FAR, task_id="b")
     cli("run-now", "b")
 
@@ -60,7 +60,7 @@ def test_what_is_not_changed_is_told(cli: CommandLine, app: Celery, entry: str) 
     assert "changed: it is due at another time" in moved.out
 
 
-def test_a_conflict_is_told(cli: CommandLine, app: Celery) -> None:
+def test_a_conflict_is_reported(cli: CommandLine, app: Celery) -> None:
     app.task(name="shop.pay", unique_key="{order}", shared=False)(pay)
     for order in (1, 2):
         app.tasks["shop.pay"].apply_async((order,), eta=FAR, task_id=f"p{order}")

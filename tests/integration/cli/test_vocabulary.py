@@ -83,7 +83,7 @@ def test_a_countdown_has_the_name_that_calls_give_it(cli: CommandLine, delayq: D
     assert delayq.count(due_to=datetime.now(timezone.utc) + timedelta(seconds=61)) == 1
 
 
-def test_versions_are_told(cli: CommandLine) -> None:
+def test_versions_are_reported(cli: CommandLine) -> None:
     ran = cli("--version")
 
     assert ran.code == 0

@@ -190,7 +190,7 @@ def test_members_that_die_in_other_ways_are_waited_for_too(
         ),
     ],
 )
-def test_a_chord_is_told_at_once_of_a_member_without_a_policy_and_once(
+def test_a_chord_fails_at_once_and_once_if_a_member_has_no_policy(
     does: str, app: Celery, sig: Any, together: Any, delayq: DelayQ, scene: RetryScene
 ) -> None:
     """As on stock Celery, where nobody can replay it."""

@@ -110,7 +110,7 @@ WAYS: dict[str, Callable[[Any, dict[str, Any]], None]] = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_misspelled_option_of_a_call_is_told_once(
+def test_a_misspelled_option_of_a_call_is_reported_once(
     app: Celery, add: Any, caplog: pytest.LogCaptureFixture, way: str
 ) -> None:
     for wrong in CALL:
@@ -167,7 +167,7 @@ TASK = {
 
 @pytest.mark.parametrize("wrong", TASK)
 @pytest.mark.parametrize("kind", ["decorated", "class"])
-def test_a_misspelled_option_of_a_task_is_told_once(
+def test_a_misspelled_option_of_a_task_is_reported_once(
     make_app: MakeApp, caplog: pytest.LogCaptureFixture, kind: str, wrong: str
 ) -> None:
     app = make_app(extension=kind == "decorated")

@@ -130,7 +130,7 @@ def test_the_answer_is_that_of_stock_celery(
     ],
     ids=["huge", "unicode", "nested"],
 )
-def test_arguments_are_told_as_they_are_unless_they_are_huge(
+def test_arguments_are_reported_as_they_are_unless_they_are_huge(
     control: Control, args: Any, kwargs: Any, told: Any
 ) -> None:
     worker = control.start("solo")
@@ -157,7 +157,7 @@ def test_what_cannot_be_read_does_not_spoil_the_answer(control: Control) -> None
     assert ids(scheduled_of(control.app, worker)) == ["bad", "good", "yaml"]
 
 
-def test_paused_and_revoked_tasks_are_told_of(control: Control) -> None:
+def test_paused_and_revoked_tasks_are_reported(control: Control) -> None:
     delayq = control.delayq
     worker = control.start("solo")
     delayq.pause(task="work")

@@ -364,7 +364,7 @@ def test_nothing_is_unpickled_unless_asked(delayq: DelayQ, note: Any) -> None:
     assert delayq.update("a", args=["new"], unpickle=True) is Outcome.DONE
 
 
-def test_unreadable_records_are_told(delayq: DelayQ, note: Any, redis: Redis) -> None:
+def test_unreadable_records_are_reported(delayq: DelayQ, note: Any, redis: Redis) -> None:
     send(note)
     redis.hset("{celery}:entries", "a", b"\xff no record")
     with pytest.raises(RecordError, match="unreadable record"):
@@ -407,7 +407,7 @@ def test_a_task_that_this_process_does_not_know_takes_any_arguments(
 # -- outcomes
 
 
-def test_what_has_left_the_schedule_is_told_and_left_alone(
+def test_what_has_left_the_schedule_is_reported_and_left_alone(
     delayq: DelayQ, note: Any, redis: Redis
 ) -> None:
     for id in ("ready", "running", "cancelled"):
@@ -593,7 +593,7 @@ def test_a_key_of_the_call_stays(delayq: DelayQ, unique: Any, redis: Redis) -> N
     assert owners(redis) == {"remind:own": "a"}
 
 
-def test_a_key_that_nobody_can_compute_is_told(
+def test_a_key_that_nobody_can_compute_is_reported(
     delayq: DelayQ, unique: Any, make_app: MakeApp, redis: Redis
 ) -> None:
     unique.apply_async((1,), eta=FAR, task_id="a")
@@ -604,7 +604,7 @@ def test_a_key_that_nobody_can_compute_is_told(
     assert snapshot(redis) == before
 
 
-def test_a_key_that_the_new_arguments_do_not_give_is_told(
+def test_a_key_that_the_new_arguments_do_not_give_is_reported(
     delayq: DelayQ, app: Celery, redis: Redis
 ) -> None:
     app.task(name="own", unique_key="{text[0]}", shared=False)(remind)
@@ -642,7 +642,7 @@ def test_the_lane_follows_the_arguments_and_the_mark_the_expiry(
     assert (found.limit, found.limit_key) == ("api", "2")
 
 
-def test_a_lane_that_nobody_can_compute_is_told(
+def test_a_lane_that_nobody_can_compute_is_reported(
     delayq: DelayQ, app: Celery, make_app: MakeApp
 ) -> None:
     limit = Limit("api", rate="1/s", key="{order_id}")

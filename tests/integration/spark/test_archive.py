@@ -205,7 +205,7 @@ def test_of_two_jobs_at_once_one_adds_nothing(spark: Any, tmp_path: Path) -> Non
     assert not any(tmp_path.glob("archive/history/_staging/*"))
 
 
-def test_runs_that_may_be_lost_and_brokers_of_another_name_are_told(
+def test_runs_that_may_be_lost_and_brokers_of_another_name_are_reported(
     archive: Archive, delayq: DelayQ, delayq_redis: RedisUnderTest, tmp_path: Path
 ) -> None:
     log = tmp_path / "archive" / "history" / "_log"
@@ -227,7 +227,7 @@ def test_runs_that_may_be_lost_and_brokers_of_another_name_are_told(
 
 
 @pytest.mark.parametrize("left", [1, 0])
-def test_runs_that_are_forgotten_while_they_are_read_are_told(
+def test_runs_that_are_forgotten_while_they_are_read_are_reported(
     archive: Archive,
     delayq: DelayQ,
     delayq_redis: RedisUnderTest,

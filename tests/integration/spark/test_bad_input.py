@@ -47,7 +47,7 @@ def refusal(write_row: Write, columns: dict[str, str | None] | None = None, **op
         ("cast(NULL AS timestamp)", "is null: nothing says when"),
     ],
 )
-def test_times_that_are_out_of_range_are_told(
+def test_times_that_are_out_of_range_are_reported(
     write_row: Write, delayq: DelayQ, column: str, problem: str
 ) -> None:
     told = refusal(write_row, {"remind_at": column})
@@ -69,7 +69,7 @@ def test_times_that_are_just_in_range_are_good(
 
 
 @pytest.mark.parametrize("column", ["cast('NaN' AS double)", "1e300D", "cast(NULL AS int)"])
-def test_delays_that_are_none_are_told(write_row: Write, delayq: DelayQ, column: str) -> None:
+def test_delays_that_are_none_are_reported(write_row: Write, delayq: DelayQ, column: str) -> None:
     told = refusal(
         write_row, {"remind_at": None, "wait": column}, etacolumn=None, delaycolumn="wait"
     )
@@ -90,7 +90,7 @@ def test_delays_that_are_none_are_told(write_row: Write, delayq: DelayQ, column:
         ({}, {"app": "no.such.shop:app"}, "the option app='no.such.shop:app' cannot be imported"),
     ],
 )
-def test_options_that_are_wrong_are_told_before_anything_is_written(
+def test_options_that_are_wrong_are_reported_before_anything_is_written(
     write_row: Write,
     delayq: DelayQ,
     columns: dict[str, str | None],
@@ -104,7 +104,7 @@ def test_options_that_are_wrong_are_told_before_anything_is_written(
     assert delayq.count() == 0
 
 
-def test_a_task_that_the_app_does_not_know_is_told_with_those_it_knows(
+def test_a_task_that_the_app_does_not_know_is_reported_with_those_it_knows(
     write_row: Write, delayq: DelayQ
 ) -> None:
     app = "tests.apps.control_tasks:app"

@@ -37,7 +37,7 @@ def test_a_stream_begins_after_an_offset(delayq: DelayQ, stream: Any) -> None:
 
 
 @pytest.mark.parametrize("onloss", ["warn", "fail"])
-def test_what_was_forgotten_before_it_was_read_is_told(
+def test_what_was_forgotten_before_it_was_read_is_reported(
     delayq: DelayQ, stream: Any, delayq_redis: RedisUnderTest, onloss: str
 ) -> None:
     history = delayq.store.history
@@ -54,7 +54,7 @@ def test_what_was_forgotten_before_it_was_read_is_told(
 
 
 @pytest.mark.parametrize("left", [1, 0])
-def test_runs_that_are_forgotten_while_they_are_read_are_told(
+def test_runs_that_are_forgotten_while_they_are_read_are_reported(
     delayq: DelayQ, delayq_redis: RedisUnderTest, left: int
 ) -> None:
     stores, store, rows = delayq.session.stores, delayq.store, TableRows({"id": "STRING"})

@@ -107,7 +107,7 @@ def test_the_schedule_is_what_the_api_lists_whatever_spark_takes_for_a_timestamp
     assert len(rows) == 27 + len(HOSTILE) - 1
 
 
-def test_headers_that_are_no_texts_are_told_as_json(app: Celery, read: Read) -> None:
+def test_headers_that_are_no_texts_are_reported_as_json(app: Celery, read: Read) -> None:
     headers = {"level": 7, "when": "2026-01-01T00:00:00Z", "tags": ["a"], "none": None}
     app.tasks["tasks.add"].apply_async((1,), task_id="a", eta=FAR, headers=headers)
 
@@ -117,7 +117,9 @@ def test_headers_that_are_no_texts_are_told_as_json(app: Celery, read: Read) -> 
     assert told == {"level": "7", "when": "2026-01-01T00:00:00Z", "tags": '["a"]', "none": None}
 
 
-def test_paused_entries_are_told_with_their_due(app: Celery, delayq: DelayQ, read: Read) -> None:
+def test_paused_entries_are_reported_with_their_due(
+    app: Celery, delayq: DelayQ, read: Read
+) -> None:
     app.tasks["tasks.add"].apply_async((1, 2), task_id="a", countdown=0.05)
     delayq.pause(task="tasks.add")
     wait_until(lambda: pause_due(delayq, "celery"), what="an entry that is paused and due")
@@ -129,7 +131,7 @@ def test_paused_entries_are_told_with_their_due(app: Celery, delayq: DelayQ, rea
     assert read("scheduled", until=entry.due.isoformat()).count() == 0
 
 
-def test_ready_messages_are_told_with_what_is_known_of_them(
+def test_ready_messages_are_reported_with_what_is_known_of_them(
     app: Celery, delayq: DelayQ, read: Read
 ) -> None:
     add = app.tasks["tasks.add"]
@@ -150,7 +152,9 @@ def test_ready_messages_are_told_with_what_is_known_of_them(
     assert (rows["one"].eta, rows["one"].args) == (utc(FAR), "[3]")
 
 
-def test_what_processes_hold_is_told_by_process(app: Celery, delayq: DelayQ, read: Read) -> None:
+def test_what_processes_hold_is_reported_by_process(
+    app: Celery, delayq: DelayQ, read: Read
+) -> None:
     add = app.tasks["tasks.add"]
     for n in range(7):
         add.apply_async((n,), task_id=str(n), eta=FAR, queue="q")

@@ -174,7 +174,7 @@ def test_more_orphans_than_expected_change_nothing(
 # -- rows that are wrong
 
 
-def test_rows_that_are_wrong_are_told_and_put_aside(
+def test_rows_that_are_wrong_are_reported_and_put_aside(
     run: Reconcile, spark: Any, delayq: DelayQ, tmp_path: Path
 ) -> None:
     rows = [
@@ -215,7 +215,9 @@ def test_rows_that_are_wrong_are_told_and_put_aside(
         ({"access": {"url": "redis://:hunter2@localhost/0"}}, "the option url has a password"),
     ],
 )
-def test_options_that_are_wrong_are_told(spark: Any, options: dict[str, Any], problem: str) -> None:
+def test_options_that_are_wrong_are_reported(
+    spark: Any, options: dict[str, Any], problem: str
+) -> None:
     rows = spark.createDataFrame([], SCHEMA)
     given = {"task": TASK, "key": "flight", "eta": "remind_at", **options}
     with pytest.raises(ConfigError, match=problem):

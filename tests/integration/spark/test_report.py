@@ -120,7 +120,7 @@ def test_queues_in_one_archive_are_not_mixed(
         report(spark, Options(history=folder, source="nowhere"))
 
 
-def test_runs_at_times_that_cannot_be_are_told_and_left_out(
+def test_runs_at_times_that_cannot_be_are_reported_and_left_out(
     spark: Any, delayq: DelayQ, delayq_broker_url: str
 ) -> None:
     year_3001, good = 32_535_216_000_000, [BEGINS, BEGINS + 5]

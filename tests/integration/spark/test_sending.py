@@ -167,7 +167,7 @@ def test_rows_that_go_to_several_queues_are_counted_once(
     assert [delayq_redis.client.zcard(f"{{{name}}}:due") for name in "ab"] == [3, 3]
 
 
-def test_what_is_refused_late_is_told_though_much_else_is_refused_meanwhile(
+def test_what_is_refused_late_is_reported_though_much_else_is_refused_meanwhile(
     client: DelayQ, delayq_redis: RedisUnderTest, delayq_broker_url: str, tmp_path: Path
 ) -> None:
     # Given five rows that are there already

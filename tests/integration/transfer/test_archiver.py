@@ -228,7 +228,7 @@ def test_of_several_workers_one_works_at_a_time(
 # -- what goes wrong
 
 
-def test_a_database_that_is_away_is_told_once_and_tried_again(
+def test_a_database_that_is_away_is_reported_once_and_tried_again(
     app: Celery,
     delayq: DelayQ,
     postgres: PostgresServer,

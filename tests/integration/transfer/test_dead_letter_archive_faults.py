@@ -234,7 +234,7 @@ def test_a_lost_connection_is_made_again(
     assert dead_letters(delayq_redis) == before
 
 
-def test_a_full_redis_is_told_and_the_restore_may_be_repeated(
+def test_a_full_redis_is_reported_and_the_restore_may_be_repeated(
     delayq: DelayQ, delayq_redis: RedisUnderTest, database: str
 ) -> None:
     fill(delayq, 300)

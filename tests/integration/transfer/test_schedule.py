@@ -234,7 +234,7 @@ def test_what_finds_its_queue_full_is_counted(
     assert DelayQ.of(small).count() == 70
 
 
-def test_a_full_redis_is_told_and_the_import_may_be_repeated(
+def test_a_full_redis_is_reported_and_the_import_may_be_repeated(
     app: Celery, delayq: DelayQ, elsewhere: DelayQ, other: EmbeddedRedis, file: Path
 ) -> None:
     for n in range(100):
@@ -253,7 +253,7 @@ def test_a_full_redis_is_told_and_the_import_may_be_repeated(
 # -- what cannot be read
 
 
-def test_unreadable_records_are_told_and_not_in_the_way(
+def test_unreadable_records_are_reported_and_not_in_the_way(
     app: Celery, delayq: DelayQ, delayq_redis: RedisUnderTest, elsewhere: DelayQ, place: str
 ) -> None:
     for n in range(6):

@@ -116,7 +116,7 @@ def test_a_database_of_a_later_version_is_left_alone(
         delayq.import_from(database)
 
 
-def test_a_source_that_is_not_there_is_told_and_not_made(
+def test_a_source_that_is_not_there_is_reported_and_not_made(
     delayq: DelayQ, postgres: PostgresServer, tmp_path: Path
 ) -> None:
     for source, reason in (

@@ -161,7 +161,7 @@ def test_what_may_not_wait_for_messages_asks_again_once_a_second(
 
 
 @pytest.mark.full
-def test_a_worker_runs_tasks_and_an_operator_looks_after_them(
+def test_a_worker_runs_tasks_and_an_operator_controls_them(
     account: Account, admin: Redis, make_app: MakeApp, delayq_worker: StartWorker
 ) -> None:
     url = account("worker")
@@ -326,7 +326,7 @@ def test_each_role_of_the_acl_file_does_its_work_without_a_refusal(
 
 
 @pytest.mark.full
-def test_an_account_without_dangerous_commands_is_told_once_and_works(
+def test_an_account_without_dangerous_commands_is_reported_once_and_works(
     account: Account, admin: Redis, make_app: MakeApp, delayq_worker: StartWorker
 ) -> None:
     url = account("app", rules=["~*", "&*", "+@all", "-@dangerous", "-@admin"])

@@ -322,7 +322,7 @@ def test_what_ends_each_worker_is_a_dead_letter_in_the_end_and_its_neighbours_ru
 
 
 @pytest.mark.parametrize("pool", POOLS)
-def test_a_worker_that_is_told_to_stop_counts_no_death(pool: str, scene: Poisoned) -> None:
+def test_a_worker_that_is_stopped_counts_no_death(pool: str, scene: Poisoned) -> None:
     scene.push(with_eta(message("header.ok"), 55) for _ in range(3))
     # Celery itself holds these in memory: `min_delay` leaves them to it.
     worker = scene.start(pool, delayq={"min_delay": 60})

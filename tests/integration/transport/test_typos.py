@@ -25,7 +25,7 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 @pytest.mark.parametrize("extension", [True, False])
-def test_misplaced_transport_options_are_told_once(
+def test_misplaced_transport_options_are_reported_once(
     make_app: MakeApp, caplog: pytest.LogCaptureFixture, extension: bool
 ) -> None:
     options = {"delayqs": {"lease": 5.0}, "max_scheduled": 10, "visibility_timeout": 5}
@@ -47,7 +47,7 @@ def test_misplaced_transport_options_are_told_once(
 
 
 @pytest.mark.parametrize("delay", [{}, {"countdown": 60}], ids=["at once", "delayed"])
-def test_options_of_a_call_that_need_the_extension_are_told_once(
+def test_options_of_a_call_that_need_the_extension_are_reported_once(
     make_app: MakeApp, caplog: pytest.LogCaptureFixture, delay: dict[str, int]
 ) -> None:
     app = make_app(extension=False)
@@ -65,7 +65,7 @@ def test_options_of_a_call_that_need_the_extension_are_told_once(
 
 
 @pytest.mark.parametrize("delay", [{}, {"countdown": 60}], ids=["at once", "delayed"])
-def test_with_the_extension_nothing_is_told(
+def test_with_the_extension_nothing_is_reported(
     make_app: MakeApp, caplog: pytest.LogCaptureFixture, delay: dict[str, int]
 ) -> None:
     app = make_app(broker_transport_options={"delayq": {"lease": 5.0}, "visibility_timeout": 5})

@@ -29,7 +29,7 @@ def test_a_scheduled_entry_is_found_with_its_record(store: Bench, what: Entry) -
     assert find(store, "a") == [Location("a", "scheduled", FAR, what.data)]
 
 
-def test_of_a_paused_due_entry_the_due_is_told(store: Bench) -> None:
+def test_find_reports_the_due_time_of_a_paused_due_entry(store: Bench) -> None:
     store.put(labelled("a"))
     store.pause_due("a", due_ms=7)
 
@@ -128,7 +128,7 @@ PLACES: dict[str, Callable[[Bench], object]] = {
 
 
 @pytest.mark.parametrize("comes", PLACES.values(), ids=PLACES)
-def test_of_many_queues_those_are_told_that_may_have_an_id(
+def test_of_many_queues_those_that_may_have_an_id_are_reported(
     store: Bench, comes: Callable[[Bench], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     others = [f"other-{number}" for number in range(7)]

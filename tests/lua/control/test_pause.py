@@ -41,7 +41,7 @@ def test_doing_it_again_changes_nothing(store: Bench) -> None:
     assert store.state() == before
 
 
-def test_consumers_are_told_the_revision(store: Bench) -> None:
+def test_consumers_get_the_revision(store: Bench) -> None:
     assert store.acquire().revision == 0
     store.pause()
     store.resume()
@@ -115,7 +115,7 @@ def test_nothing_of_a_paused_queue_is_handed_out_and_nobody_is_woken(store: Benc
     assert len(store.acquire("2").messages) == 2
 
 
-def test_what_is_held_is_told_again_though_the_queue_is_paused(store: Bench) -> None:
+def test_what_is_held_is_reported_again_though_the_queue_is_paused(store: Bench) -> None:
     store.push(b"{}")
     first = store.acquire()
     store.pause(queue="q")

@@ -71,7 +71,7 @@ def test_the_past_is_refused(store: Bench, due: Due) -> None:
     assert store.state() == before
 
 
-def test_what_has_left_the_schedule_is_told_and_left_alone(store: Bench) -> None:
+def test_what_has_left_the_schedule_is_reported_and_left_alone(store: Bench) -> None:
     store.lease(labelled("running"))
     store.make_ready(labelled("ready"))
     before = store.state()

@@ -20,7 +20,7 @@ def forget(store: Bench, member: str, seconds: float) -> None:
     store.client.zincrby("delayq:revoked", -seconds * 1000, member)
 
 
-def test_ids_and_stamps_are_told_to_all(store: Bench) -> None:
+def test_ids_and_stamps_are_sent_to_all(store: Bench) -> None:
     before = store.now_ms()
 
     assert store.control.revoke(DAY, ["a", "b ä"], {"customer": [7, "x"]}) == 3
@@ -56,7 +56,7 @@ def test_each_is_read_once_however_many_were_revoked_in_one_ms(
     assert last == 10
 
 
-def test_consumers_are_told_the_revision(store: Bench) -> None:
+def test_consumers_get_the_revision(store: Bench) -> None:
     store.push(b"{}", b"{}")
     store.control.revoke(DAY, ["a"])
     assert store.acquire("1", 1).revision == 1

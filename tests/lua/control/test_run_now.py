@@ -65,7 +65,7 @@ def test_a_priority_that_this_layout_lacks_is_not_lost(store: Bench) -> None:
     assert store.client.lrange("q", 0, -1) == [message_of(labelled("a"))]
 
 
-def test_what_has_left_the_schedule_is_told_and_left_alone(store: Bench) -> None:
+def test_what_has_left_the_schedule_is_reported_and_left_alone(store: Bench) -> None:
     store.lease(labelled("running"))
     store.make_ready(labelled("ready"))
     before = store.state()

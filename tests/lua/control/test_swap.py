@@ -110,7 +110,7 @@ def test_a_moved_entry_is_swapped_where_it_is(store: Bench) -> None:
     assert store.state() == as_scheduled(NEW._replace(due=Due(FAR - 9)))
 
 
-def test_what_has_left_the_schedule_is_told_and_left_alone(store: Bench) -> None:
+def test_what_has_left_the_schedule_is_reported_and_left_alone(store: Bench) -> None:
     running, ready, gone = labelled("running"), labelled("ready"), labelled("gone")
     store.lease(running)
     store.make_ready(ready, gone)

@@ -57,7 +57,7 @@ def purge(
     return found.number, [id for id, _ in found.unread], found.has_more
 
 
-def test_of_those_that_are_alone_nothing_is_left(store: Bench) -> None:
+def test_nothing_is_left_of_dead_letters_that_are_alone(store: Bench) -> None:
     add(store, *[(ALONE, REASON)] * 3, details=b'{"group": "of the details"}')
     store.dead_letters.restore(QUEUE, [("old", DIED, b"1 5 -1 why\n" + ALONE)])
 

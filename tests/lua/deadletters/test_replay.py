@@ -70,7 +70,7 @@ def test_a_countdown_counts_from_redis_clock(store: Bench) -> None:
     assert store.state() == as_scheduled(labelled("a", due))
 
 
-def test_several_run_in_the_order_in_which_they_are_told(store: Bench) -> None:
+def test_several_run_in_the_order_of_the_call(store: Bench) -> None:
     seed(store, "a", "b", "c")
     entries = {id: labelled(id, 0) for id in "cab"}
     died = {"a": DIED, "b": DIED + 1, "c": DIED + 2}

@@ -37,7 +37,7 @@ def test_they_are_kept_byte_for_byte(store: Bench, message: bytes) -> None:
     assert (dead_letter.message, dead_letter.details, dead_letter.data) == (message, DETAILS, data)
 
 
-def test_what_is_there_already_is_told(store: Bench) -> None:
+def test_what_is_there_already_is_reported(store: Bench) -> None:
     data = stored(b"{}")
     store.dead_letters.restore(QUEUE, [("a", DIED, data)])
     before = store.state()

@@ -26,7 +26,7 @@ def test_those_that_died_too_long_ago_are_forgotten(store: Bench) -> None:
     assert dead_letters_left(store) == {"newer", "new"}
 
 
-def test_of_those_that_are_too_many_the_oldest_go_first(store: Bench) -> None:
+def test_of_too_many_dead_letters_the_oldest_go_first(store: Bench) -> None:
     seed_by_age(store, new=0, oldest=30, older=20, newer=10)
 
     assert store.dead_letters.trim(QUEUE, 0, 2, 100) == (0, 2)

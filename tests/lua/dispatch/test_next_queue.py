@@ -101,7 +101,7 @@ def test_every_script_is_loaded_and_refers_to_no_key_by_name(store: Bench) -> No
         assert store.client.script_load(source) == scripts.load(name).sha
 
 
-def test_sizes_are_told_even_by_a_full_server(store: Bench) -> None:
+def test_sizes_are_reported_even_by_a_full_server(store: Bench) -> None:
     store.schedule(QUEUE, entry("a", FAR))
     store.schedule(QUEUE, entry("b", FAR + 1))
     store.schedule(QUEUE, entry("c", 0, priority=3))

@@ -117,7 +117,7 @@ def test_of_two_paused_tasks_each_comes_back_on_its_own(store: Bench) -> None:
         assert store.client.zcard("{q}:paused_due") == left
 
 
-def test_many_come_back_in_batches_one_look_after_the_other(store: Bench) -> None:
+def test_many_come_back_in_batches_one_batch_a_look(store: Bench) -> None:
     ids = [f"e{n:03}" for n in range(250)]
     store.overdue(*ids)
     store.overdue("other", due_ms=900, task="still paused")
@@ -138,7 +138,7 @@ def test_many_come_back_in_batches_one_look_after_the_other(store: Bench) -> Non
     assert popped == [message_of(labelled(id)) for id in ids]
 
 
-def test_a_pause_while_it_comes_back_parks_it_again(store: Bench) -> None:
+def test_a_pause_while_it_comes_back_holds_it_again(store: Bench) -> None:
     store.overdue(*(f"e{n}" for n in range(10)))
     store.pause()
     store.promote()

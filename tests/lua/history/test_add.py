@@ -63,7 +63,7 @@ def retry_call(store: Bench, what: Entry, field: str, run: bytes) -> Call:
 # -- ack
 
 
-def test_what_is_done_is_told_in_order(store: Bench, caller: Bench) -> None:
+def test_what_is_done_is_reported_in_order(store: Bench, caller: Bench) -> None:
     store.hold(b"a", b"b", b"c")
 
     ack(caller, _1=b"run of a", _3=b"run of c")
@@ -98,7 +98,7 @@ def test_what_is_not_held_any_more_is_not_told(store: Bench) -> None:
     assert lines(store) == []
 
 
-def test_without_a_history_nothing_is_told(store: Bench) -> None:
+def test_without_a_history_nothing_is_reported(store: Bench) -> None:
     store.limits = lambda _queue: Limits()
     store.hold(b"a")
 
@@ -137,7 +137,7 @@ def test_a_retry_whose_lease_is_gone_is_not_told(store: Bench) -> None:
     assert lines(store) == []
 
 
-def test_a_retry_that_lost_its_unique_key_is_told(store: Bench) -> None:
+def test_a_retry_that_lost_its_unique_key_is_reported(store: Bench) -> None:
     one, other = labelled("one", unique="dk"), labelled("other", unique="dk")
     store.put(one)
     store.become_due("one")
@@ -170,7 +170,7 @@ def test_a_dead_letter_without_a_run_is_not_told(store: Bench) -> None:
 # -- early acks
 
 
-def test_runs_that_were_acknowledged_before_are_told_once(store: Bench, caller: Bench) -> None:
+def test_runs_that_were_acknowledged_before_are_reported_once(store: Bench, caller: Bench) -> None:
     store.leases.claim("me", 60.0)
 
     caller.history.add("me", 2, 1000, [b"a", b"b"])

@@ -62,7 +62,9 @@ def test_only_as_many_lists_as_asked_for_are_taken_from(store: Bench) -> None:
 
 
 @pytest.mark.parametrize(("step", "place"), [(0, 1), (3, 2), (6, 3), (9, 4)])
-def test_the_first_list_with_something_left_is_told(store: Bench, step: int, place: int) -> None:
+def test_the_first_list_with_something_left_is_reported(
+    store: Bench, step: int, place: int
+) -> None:
     store.push(b"a", b"b", step=step)
     store.push(b"c", step=9)
 
@@ -234,7 +236,7 @@ def test_a_repeat_after_a_part_was_taken_back_loses_nothing(store: Bench) -> Non
 # -- counts of deliveries
 
 
-def test_former_deliveries_are_told_also_to_a_repeat(store: Bench) -> None:
+def test_former_deliveries_are_reported_also_to_a_repeat(store: Bench) -> None:
     store.push(b"new", b"old")
     store.delivered(b"old", b"1 2 3")
 

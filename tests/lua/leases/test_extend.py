@@ -73,7 +73,7 @@ def test_what_others_hold_is_not_extended(store: Bench) -> None:
     assert store.state()["{q}:leases"] == {b"me": 10, b"other": 5}
 
 
-def test_a_beat_that_comes_after_the_reaper_tells_that_all_is_lost(store: Bench) -> None:
+def test_an_extension_after_the_reclaim_reports_that_all_is_lost(store: Bench) -> None:
     store.hold(b"a")
     store.pass_time()
     store.reclaim_expired()

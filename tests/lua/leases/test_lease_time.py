@@ -18,7 +18,7 @@ def look(store: Bench) -> tuple[str, ...]:
     return store.next_queue(MAX_GAP).reclaim_expired
 
 
-def test_a_lease_ends_after_its_length_and_the_queue_is_told(store: Bench) -> None:
+def test_a_lease_ends_after_its_length_and_the_queue_is_reported(store: Bench) -> None:
     store.hold(b"a")
     assert look(store) == ()
 
@@ -30,7 +30,7 @@ def test_a_lease_ends_after_its_length_and_the_queue_is_told(store: Bench) -> No
     assert look(store) == ("q",)
 
 
-def test_a_queue_is_told_until_it_was_reclaimed(store: Bench) -> None:
+def test_a_queue_is_reported_until_it_was_reclaimed(store: Bench) -> None:
     store.hold(b"a")
     store.pass_time()
     assert look(store) == ("q",)
@@ -40,7 +40,7 @@ def test_a_queue_is_told_until_it_was_reclaimed(store: Bench) -> None:
     assert look(store) == ()
 
 
-def test_the_queues_whose_leases_ended_are_told_the_first_to_end_first(store: Bench) -> None:
+def test_the_queues_whose_leases_ended_are_reported_the_first_to_end_first(store: Bench) -> None:
     for queue in ("one", "two", "three"):
         store.push(b"a", queue=queue)
         store.acquire(queue=queue)
@@ -70,7 +70,7 @@ def test_a_lease_that_is_shortened_is_looked_at_when_it_ends(store: Bench) -> No
     assert look(store) == ("q",)
 
 
-def test_the_next_due_is_told_beside_it(store: Bench) -> None:
+def test_the_next_due_is_reported_beside_it(store: Bench) -> None:
     store.client.zadd("delayq:next_due", {"later": FAR, "soon": 5})
     store.hold(b"a")
     store.pass_time()
@@ -111,7 +111,7 @@ def test_lease_time_stands_still_while_nobody_looks_and_when_the_clock_goes_back
     assert look(store) == ("q",)
 
 
-def test_of_several_that_look_after_a_gap_one_lets_lease_time_stand(store: Bench) -> None:
+def test_of_several_lookers_one_stops_lease_time_when_a_gap_ends(store: Bench) -> None:
     store.hold(b"a")
     go_unwatched(store.client, 86_400)
 

@@ -31,7 +31,7 @@ def imported(store: Bench, *entries: Entry, token: str = "mine") -> list[Any]:
     return store.run_all([call])
 
 
-def test_each_is_told_as_by_the_schedule(store: Bench) -> None:
+def test_each_is_reported_as_by_the_schedule(store: Bench) -> None:
     store.put(labelled("other", unique="sk"), entry("b", FAR))
     kept = labelled("a", unique="sk", policy="k 0 0")
 

@@ -70,7 +70,7 @@ def test_a_number_is_shown_in_words(show: Callable[[float], str], number: float,
 
 
 @given(st.integers(1, 10**9))
-def test_a_duration_of_one_unit_is_read_as_it_is_told(days: int) -> None:
+def test_a_duration_of_one_unit_is_read_as_it_is_written(days: int) -> None:
     assert seconds_of(span(days * 86_400).replace(",", "")) == days * 86_400
 
 

@@ -58,7 +58,7 @@ def test_tags_tell_the_process_the_request_and_the_place() -> None:
     assert not one.owns("you:1:1")
 
 
-def test_what_was_handed_out_is_told_from_what_was_taken_away() -> None:
+def test_what_was_handed_out_differs_from_what_was_taken_away() -> None:
     one = keeper()
     kept, gone = take(one, "q", 2)
     one.release(gone)

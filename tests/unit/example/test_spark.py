@@ -98,7 +98,7 @@ def test_sums_that_agree_are_no_problem() -> None:
         ({"unfinished": {**UNFINISHED, "ready": 2}}, "2 tasks are ready"),
     ],
 )
-def test_what_does_not_agree_is_told(changes: dict[str, Any], message: str) -> None:
+def test_what_does_not_agree_is_reported(changes: dict[str, Any], message: str) -> None:
     assert any(message in problem for problem in found(**changes))
 
 
@@ -110,7 +110,7 @@ def test_what_does_not_agree_is_told(changes: dict[str, Any], message: str) -> N
         (["--flights", "0"], 2, "0 is not in the range"),
     ],
 )
-def test_what_cannot_work_is_told_in_one_line(
+def test_what_cannot_work_is_reported_in_one_line(
     options: list[str], code: int, message: str, tmp_path: Path
 ) -> None:
     environment = {name: text for name, text in os.environ.items() if name != "JAVA_HOME"}

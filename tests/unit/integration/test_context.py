@@ -97,7 +97,7 @@ def test_an_option_that_is_too_large_with_what_is_bound_is_refused(send: Send) -
         send(context={"two": "x" * 2100})
 
 
-def test_messages_of_protocol_1_carry_nothing_and_say_so_when_they_are_told_to(
+def test_messages_of_protocol_1_carry_nothing_and_say_so_when_asked(
     app: Celery, send: Send, sent: Messages
 ) -> None:
     app.conf.task_protocol = 1
@@ -263,7 +263,7 @@ def test_an_eager_task_has_what_is_bound_where_it_is_called(
 @pytest.mark.parametrize(
     "given", ['{"a b": 1}', "[]", "NaN", "", 17, {"user": "ada"}, json.dumps({"user": "x" * 5000})]
 )
-def test_a_context_that_cannot_be_read_is_told_and_left_out(
+def test_a_context_that_cannot_be_read_is_reported_and_left_out(
     run: Callable[..., Any], caplog: pytest.LogCaptureFixture, given: Any
 ) -> None:
     seen = []

@@ -47,14 +47,16 @@ def texts_of(app: Celery) -> list[str]:
         ("delayq+redis://", False, ["The option limit of tasks has no effect: it needs DelayQ("]),
     ],
 )
-def test_a_limit_without_effect_is_told(broker: str, extension: bool, expected: list[str]) -> None:
+def test_a_limit_without_effect_is_reported(
+    broker: str, extension: bool, expected: list[str]
+) -> None:
     texts = texts_of(app_on(broker, extension=extension, limit=PAY))
 
     assert [text[: len(start)] for text, start in zip(texts, expected, strict=True)] == expected
     assert texts_of(app_on(broker, extension=extension)) == []
 
 
-def test_a_task_with_early_acks_is_told() -> None:
+def test_a_task_with_early_acks_is_reported() -> None:
     app = app_on("delayq+redis://", limit=PAY, acks_late=False)
     add(app, "shop.other", limit=Limit("rate", rate=1), acks_late=False)
 
@@ -65,7 +67,7 @@ def test_a_task_with_early_acks_is_told() -> None:
     ]
 
 
-def test_a_limit_over_several_hash_tags_of_a_cluster_is_told() -> None:
+def test_a_limit_over_several_hash_tags_of_a_cluster_is_reported() -> None:
     tags = cluster_tags(12)
     names = [f"q{number}" for number in range(100)]
     first = names[0]
@@ -97,7 +99,7 @@ def test_a_worker_with_a_wrong_limit_does_not_start(limit: Any, match: str) -> N
         _change_extended_worker(SimpleNamespace(app=app))
 
 
-def test_a_pattern_that_matches_no_task_is_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_pattern_that_matches_no_task_is_reported(caplog: pytest.LogCaptureFixture) -> None:
     app = app_on("delayq+redis://")
     DelayQ(app, limits={"shop.*": PAY, "shoo.*": Limit("typo", rate=1)})
 

@@ -45,7 +45,7 @@ def test_the_reason_of_a_refusal_is_no_argument() -> None:
     assert row.kwargs == '{"gate": "B7"}'
 
 
-def test_two_columns_of_one_name_are_told() -> None:
+def test_two_columns_of_one_name_are_reported() -> None:
     schema = pa.schema([("flight", pa.string()), ("gate", pa.string()), ("gate", pa.int64())])
     with pytest.raises(ConfigError, match="gate: several columns have this name; rename them"):
         TaskRows(options(), schema)
@@ -225,7 +225,7 @@ def test_an_argument_that_cannot_be_sent_is_refused_and_the_others_go_on(
         ({"idcolumn": "late"}, "idcolumn='late' is of type bool: expected text, a number or a tim"),
     ],
 )
-def test_columns_that_are_missing_or_of_another_type_are_told_before_anything_is_written(
+def test_columns_that_are_missing_or_of_another_type_are_reported_before_anything_is_written(
     given: dict[str, Any], reason: str
 ) -> None:
     row = {

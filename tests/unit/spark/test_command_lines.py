@@ -70,7 +70,7 @@ NO_FOLDER = "--parquet {0}: the archive is in this folder; name another one"
         ("reconcile", "--partitions 4", "--partition-column, --lower-bound, --upper-bound and "),
     ],
 )
-def test_wrong_options_are_told_in_a_line_before_java_is_started(
+def test_wrong_options_are_reported_in_a_line_before_java_is_started(
     name: str, arguments: str, problem: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("celery_delayq.spark.jobs.session", pytest.fail)

@@ -54,7 +54,7 @@ def test_what_spark_itself_gives_a_stream_is_let_pass() -> None:
         ),
     ],
 )
-def test_what_is_wrong_is_told_with_what_is_right(given: dict[str, str], reason: str) -> None:
+def test_what_is_wrong_is_reported_with_what_is_right(given: dict[str, str], reason: str) -> None:
     with pytest.raises(ConfigError, match=reason):
         WriteOptions.of({**NEEDED, **given})
 

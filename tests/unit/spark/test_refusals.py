@@ -61,12 +61,12 @@ def test_rows_may_be_counted_only() -> None:
 
 
 @pytest.mark.parametrize("folder", ["dbfs:/refused", "nowhere://bucket/refused"])
-def test_a_folder_that_cannot_be_is_told_before_it_is_needed(folder: str) -> None:
+def test_a_folder_that_cannot_be_is_reported_before_it_is_needed(folder: str) -> None:
     with pytest.raises(ConfigError, match=f"refused='{folder}': expected a path, or a URL"):
         check(folder)
 
 
-def test_only_the_first_ones_are_told() -> None:
+def test_only_the_first_ones_are_reported() -> None:
     batch = rows(n=[*range(20)])
     reasons = {n: f"why {n}" for n in range(1, 20, 2)}
 

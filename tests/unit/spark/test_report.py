@@ -44,7 +44,7 @@ def test_a_step_is_the_shortest_of_which_there_are_few_enough() -> None:
     [(None, "-"), (0, "0 ms"), (-12, "-12 ms"), (999, "999 ms"), (1900, "1.9 s"), (60_000, "1 min"),
      (5_400_000, "1.5 h"), (86_400_000 * 14, "14 d")],
 )  # fmt: skip
-def test_durations_are_told_in_their_unit(ms: int | None, told: str) -> None:
+def test_durations_are_reported_in_their_unit(ms: int | None, told: str) -> None:
     assert duration(ms) == told
 
 
@@ -139,7 +139,7 @@ def test_all_pictures_say_what_is_to_be_seen() -> None:
     assert {each.attrib["role"] for each in pictures} == {"img"}
 
 
-def test_what_is_told_is_on_the_page() -> None:
+def test_what_is_reported_is_on_the_page() -> None:
     reader = Reader()
     reader.feed(page(made_up()))
 

@@ -51,7 +51,7 @@ def test_without_the_extra_it_is_said_how_to_install_it(
         register(None)  # type: ignore[arg-type]
 
 
-def test_a_pyspark_that_is_too_old_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pyspark_that_is_too_old_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     pyspark = pytest.importorskip("pyspark")
     monkeypatch.setattr(pyspark, "__version__", "4.0.1")
 
@@ -84,7 +84,7 @@ def test_a_job_without_the_extra_says_so_in_one_line(tmp_path: Path) -> None:
         ("whatever", None),
     ],
 )
-def test_a_java_that_is_too_old_is_told_and_others_will_do(
+def test_a_java_that_is_too_old_is_reported_and_others_will_do(
     home: Path, told: str, too_old: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (home / "version").write_text(told)

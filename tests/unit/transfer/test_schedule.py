@@ -228,7 +228,7 @@ def test_a_step_that_the_target_has_not_is_the_one_below() -> None:
         (b"1 0 n t\n{}", "no properties"),
     ],
 )
-def test_a_record_that_would_not_come_back_is_told(data: bytes, reason: str) -> None:
+def test_a_record_that_would_not_come_back_is_reported(data: bytes, reason: str) -> None:
     with pytest.raises(RecordError, match=reason):
         ScheduleRow.of_listed("q", ListedEntry(Name("id-1"), DUE, data))
 
@@ -298,7 +298,7 @@ def test_another_url_is_refused_without_its_password(url: str, reason: str) -> N
         assert "hunter2" not in str(caught.value)
 
 
-def test_without_sqlalchemy_it_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_sqlalchemy_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "celery_delayq.transfer.schedule_sql", raising=False)
     monkeypatch.delattr("celery_delayq.transfer.schedule_sql", raising=False)
     monkeypatch.setitem(sys.modules, "sqlalchemy", None)
@@ -307,7 +307,7 @@ def test_without_sqlalchemy_it_is_told_what_to_install(monkeypatch: pytest.Monke
         schedule._writing("sqlite:///a.db", Filter(), prune=False)
 
 
-def test_without_its_driver_it_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_its_driver_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "psycopg", None)
 
     with pytest.raises(TransferError, match=r'pip install "celery-delayq\[sql\]" "psycopg'):
@@ -319,7 +319,7 @@ def test_a_file_cannot_be_pruned() -> None:
         schedule._writing("a.jsonl", Filter(), prune=True)
 
 
-def test_a_filter_is_told_as_it_was_given() -> None:
+def test_a_filter_is_reported_as_it_was_given() -> None:
     when = datetime(2030, 1, 1, tzinfo=timezone.utc)
 
     assert export_format.shown_filter(Filter("q", due_from=when, priority=0)) == {

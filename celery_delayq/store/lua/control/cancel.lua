@@ -83,7 +83,7 @@ return answer_once(KEYS.answer, function()
     FIRST.messages, 2, ARGV.most_names, ARGV.start, cancel_scheduled, ARGV.ready_action ~= 'leave'
       and cancel_ready)
   remove_together()
-  plan_look_after_removal(KEYS.next_due, ARGV.queue, DUE)
+  plan_look_on_removal(KEYS.next_due, ARGV.queue, DUE)
   -- A ready message is counted when a process drops it.
   add_total(TOTALS, 'cancelled', cancelled)
   return codes

@@ -84,7 +84,7 @@ return answer_once(KEYS.answer, function()
 
   local codes = change_found(FIRST.steps_and_entries + ARGV.list_count, 2, ARGV.most_names,
     ARGV.start, run)
-  plan_look_after_removal(KEYS.next_due, ARGV.queue, DUE)
+  plan_look_on_removal(KEYS.next_due, ARGV.queue, DUE)
   add_total(TOTALS, 'promoted', moved)
   return codes
 end)

@@ -41,7 +41,7 @@ return answer_once(KEYS.answer, function()
     codes[#codes + 1] = code
   end
   if moved > 0 then
-    plan_look_after_removal(KEYS.next_due, ARGV.queue, DUE)
+    plan_look_on_removal(KEYS.next_due, ARGV.queue, DUE)
     add_total(TOTALS, 'promoted', moved)
   end
   return table.concat(codes)

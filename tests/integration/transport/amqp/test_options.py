@@ -268,7 +268,7 @@ def test_a_worker_that_lost_the_right_to_store_dead_letters_goes_on_and_stores_t
     ],
     ids=["configure", "write", "read"],
 )
-def test_an_account_that_lacks_a_right_is_told_which(
+def test_the_error_names_the_right_that_an_account_lacks(
     new_rabbitmq: NewRabbitMQ,
     account: Account,
     delayq_rabbitmq: str,

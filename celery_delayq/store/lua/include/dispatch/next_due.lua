@@ -2,7 +2,7 @@
 -- entry. It is later after an error, and if a limit holds back entries that are due.
 --
 -- Defines  next_due_head  hint_look  plan_look  register_due  next_lane_moment  plan_next_look
---            plan_look_after_removal
+--            plan_look_on_removal
 -- Expects  record: PAUSED_OFFSET
 
 -- {now (µs), queue, due (ms)} of the first queue to look at. Skips queues that are named in ARGV
@@ -73,7 +73,7 @@ end
 
 -- Plan the next look when entries have left the schedule. If an entry is held, the planned look
 -- stays: it may have been planned when the task of the entry was resumed, or for its lane.
-local function plan_look_after_removal(next_due, queue, due_key)
+local function plan_look_on_removal(next_due, queue, due_key)
   local last = redis.call('ZRANGE', due_key, -1, -1, 'WITHSCORES')
   if tonumber(last[2] or 0) < PAUSED_OFFSET then
     plan_next_look(next_due, queue, due_key)
