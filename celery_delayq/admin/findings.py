@@ -153,14 +153,14 @@ class Report:
         return sum(finding.repaired for finding in self.findings)
 
     @property
-    def left(self) -> int:
+    def unrepaired(self) -> int:
         """Number of findings that are not repaired."""
         return self.found - self.repaired
 
     def as_dict(self) -> dict[str, Any]:
         """Return all fields as JSON types."""
         findings = [{**asdict(each), "what": KINDS[each.kind].what} for each in self.findings]
-        totals = {name: getattr(self, name) for name in ("found", "repaired", "left")}
+        totals = {name: getattr(self, name) for name in ("found", "repaired", "unrepaired")}
         return {**totals, "queues": self.queues, "findings": findings, "notes": self.notes}
 
     def add(self, queue: str, found: Found) -> None:

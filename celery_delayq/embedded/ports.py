@@ -25,12 +25,18 @@ def free_port() -> int:
         if not _untried_ports:
             _untried_ports.extend(random.sample(PORTS, k=len(PORTS)))
         port = _untried_ports.pop()
-        with socket.socket() as probe:
-            # Servers use this option: a port whose last connections just closed counts as free.
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind((HOST, port))
-            except OSError:
-                continue
+        if is_free(port):
             return port
     raise EmbeddedRedisError(f"no free port on {HOST} from {PORTS[0]} to {PORTS[-1]}")
+
+
+def is_free(port: int) -> bool:
+    """Return whether a server can use a port of 127.0.0.1 now."""
+    with socket.socket() as probe:
+        # Servers use this option: a port whose last connections just closed counts as free.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError:
+            return False
+        return True

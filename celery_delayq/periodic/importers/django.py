@@ -74,7 +74,7 @@ def _rows(connection: Connection, name: str, there: set[str], order: str = "id")
 
 def _read(row: Row, schedules: Mapping[str, Mapping[Any, Row]], found: FoundEntry) -> None:
     found.enabled = bool(row.get("enabled", True))
-    found.problem = _over(row, found.enabled)
+    found.problem = _why_finished(row, found.enabled)
     found.over = found.problem is not None
     if found.over:
         return
@@ -98,10 +98,10 @@ def _read(row: Row, schedules: Mapping[str, Mapping[Any, Row]], found: FoundEntr
         end=_moment(row, "expires"),
         max_runs=1 if row.get("one_off") else None,
     )
-    found.since = _since(found, when, start)
+    found.since = _start_of_intervals(found, when, start)
 
 
-def _over(row: Row, enabled: bool) -> str | None:
+def _why_finished(row: Row, enabled: bool) -> str | None:
     """Return the reason why an entry that runs once is never due again, or None."""
     if not row.get("one_off"):
         return None
@@ -111,7 +111,9 @@ def _over(row: Row, enabled: bool) -> str | None:
     return None if enabled else "it was to run once, and is disabled, as it is when it has run"
 
 
-def _since(found: FoundEntry, when: BaseSchedule, start: datetime | None) -> datetime | None:
+def _start_of_intervals(
+    found: FoundEntry, when: BaseSchedule, start: datetime | None
+) -> datetime | None:
     """Return the start of the intervals, so that one tick is exactly at *start*."""
     if start is not None and (found.last_run_at is None or found.last_run_at < start):
         return start - (when.run_every if isinstance(when, schedule) else MILLISECOND)

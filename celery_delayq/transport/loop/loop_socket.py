@@ -81,7 +81,7 @@ class LoopSocket:
             self._loop.call_soon(self._send_scheduled)
         return answer
 
-    def tell(self, request: bytes) -> None:
+    def send_without_reply(self, request: bytes) -> None:
         """Send a request and ignore its reply."""
         self.ask(request).add_done_callback(read_error)
 

@@ -70,7 +70,7 @@ class Subscription:
         found = _SubscribedSocket(connection, loop)
         found.waiting = self._waiting
         for channel in self._waiting:  # the channels of a lost connection
-            found.tell(pack([("SUBSCRIBE", channel)]))
+            found.send_without_reply(pack([("SUBSCRIBE", channel)]))
         return found
 
     @asynccontextmanager
@@ -94,7 +94,7 @@ class Subscription:
             if not others:
                 del self._waiting[channel]
                 for each in self._subscribed.open_sockets():
-                    each.tell(pack([("UNSUBSCRIBE", channel)]))
+                    each.send_without_reply(pack([("UNSUBSCRIBE", channel)]))
 
     async def read(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """Return the values of keys. Raises the errors of :meth:`to`."""

@@ -123,7 +123,7 @@ def test_what_is_no_periodic_entry_is_reported(store: Store, redis: Redis) -> No
     report = look(store, repair=True)
 
     assert numbers(report) == {"unreadable_periodic": 1}
-    assert (report.repaired, report.left) == (0, 1)
+    assert (report.repaired, report.unrepaired) == (0, 1)
     assert look(store, queue="q").findings == []
 
 
@@ -181,7 +181,7 @@ def test_an_unreadable_record_stays_until_it_is_due(store: Store, redis: Redis) 
     report = look(store, repair=True)
 
     assert numbers(report) == {"unreadable": 1}
-    assert (report.found, report.repaired, report.left) == (1, 0, 1)
+    assert (report.found, report.repaired, report.unrepaired) == (1, 0, 1)
     assert by_kind(report)["unreadable"].examples == ["a"]
     assert snapshot(redis) == before
 

@@ -71,7 +71,7 @@ def test_a_key_of_another_type_is_reported_and_the_rest_goes_on(store: Store, re
     report = look(store, repair=True)
 
     assert numbers(report) == {"wrong_type": 2, "unindexed": 1}
-    assert report.left == 2
+    assert report.unrepaired == 2
     wrong = by_kind(report)["wrong_type"].examples
     assert wrong == [
         "{q}:tasks is a string, expected a zset",
@@ -94,7 +94,7 @@ def test_a_full_server_lets_all_be_repaired_but_the_index(store: Store, redis: R
 
     report = look(store, repair=True)
 
-    assert report.left == 0
+    assert report.unrepaired == 0
     # A new lease has a new end.
     times = dict.fromkeys(("{q}:leases", "delayq:lease_ends", "delayq:clock"), 0)
     assert snapshot(redis) | times == healthy | times
@@ -103,7 +103,7 @@ def test_a_full_server_lets_all_be_repaired_but_the_index(store: Store, redis: R
     report = look(store, repair=True)
 
     assert numbers(report) == {"unindexed": 5}
-    assert (report.repaired, report.left) == (0, 5)
+    assert (report.repaired, report.unrepaired) == (0, 5)
     assert not redis.exists("{q}:tasks")
 
     redis.config_set("maxmemory", 0)
@@ -167,7 +167,7 @@ def test_nothing_is_wrong_while_a_worker_runs_under_load(
     assert delayq_redis.client.llen("log") == expected
     assert numbers(look(store)) == {}
     worker.stop()
-    assert look(store).left == 0
+    assert look(store).unrepaired == 0
 
 
 def test_nothing_is_wrong_while_entries_are_looked_after(
@@ -241,7 +241,7 @@ def test_nothing_is_wrong_while_entries_are_looked_after(
     )
     assert numbers(look(store, repair=True)) == {}
     worker.stop()
-    assert look(store).left == 0
+    assert look(store).unrepaired == 0
 
 
 def test_repairing_while_messages_move_loses_none(
@@ -267,7 +267,7 @@ def test_repairing_while_messages_move_loses_none(
     assert Counter(json.loads(run)["id"] for run in redis.lrange("log", 0, -1)) == {
         f"id-{n}": 1 for n in range(300)
     }
-    assert look(store, repair=True).left == 0
+    assert look(store, repair=True).unrepaired == 0
     assert numbers(look(store)) == {}
 
 

@@ -52,7 +52,7 @@ def test_lost_messages_count_as_taken(store: Store, redis: Redis) -> None:
     assert by_kind(look(store))["totals_differ"].examples == ["counted 5, there 2"]
     assert counted(store) == before
 
-    assert look(store, repair=True).left == 0
+    assert look(store, repair=True).unrepaired == 0
     assert counted(store) == before | {"taken": 3}
     assert numbers(look(store)) == {}
 

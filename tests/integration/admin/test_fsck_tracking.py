@@ -186,7 +186,7 @@ def test_what_no_process_holds_is_running_no_more(store: Store, redis: Redis) ->
     redis.zadd("{q}:duplicate_ids", {"gone\0third": 0})
     redis.delete("{q}:totals")  # they would tell of lost messages
 
-    assert look(store).left == 252
+    assert look(store).unrepaired == 252
     state = repaired(store, gone_running=252)
 
     for key in ("{q}:leased_index", "{q}:unique", "{q}:duplicate_ids", "{q}:leased:other"):

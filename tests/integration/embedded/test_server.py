@@ -19,7 +19,7 @@ from redis.retry import Retry
 
 from celery_delayq.embedded import EmbeddedRedis
 from celery_delayq.embedded.__main__ import main
-from celery_delayq.embedded.ports import free_port
+from celery_delayq.embedded.ports import free_port, is_free
 from celery_delayq.errors import EmbeddedRedisError
 from celery_delayq.testing import ManagedProcess, has_ended, wait_until
 from tests.support import TIMEOUT
@@ -244,7 +244,9 @@ def test_run_as_a_module_it_prints_its_url_and_ends_on_term() -> None:
 
 @pytest.mark.full
 def test_run_as_a_module_it_runs_a_cluster_on_the_given_ports() -> None:
-    first = max(free_port() for _ in range(3))
+    first = free_port()
+    while not all(map(is_free, range(first, first + 3))):
+        first = free_port()
     args = ["--cluster", "--port", str(first)]
     with ManagedProcess([sys.executable, "-m", "celery_delayq.embedded", *args]) as command:
         url = command.wait_log(r"^for delayed tasks: (delayq\+rediscluster://.*)$")[1]

@@ -47,7 +47,7 @@ def fsck(delayq: DelayQ, repair: bool, queue: str | None) -> bool:
         for note in report.notes:
             output.print(Text(spelled(note)))
         output.print(_summary(report, repair=repair))
-    return not report.left
+    return not report.unrepaired
 
 
 def _table(report: Report) -> Table:
