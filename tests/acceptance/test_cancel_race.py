@@ -89,7 +89,7 @@ def run_each(url: str, who: str, seed: int) -> list[str]:
     store, chance = open_store(url), random.Random(seed)
     over = Redis.from_url(url.replace("/0", "/1"))
     ran: list[str] = []
-    held: list[str] = []
+    leased: list[str] = []
     message_id = 0
     while True:
         ending = over.exists(OVER)
@@ -101,10 +101,10 @@ def run_each(url: str, who: str, seed: int) -> list[str]:
             store.leases.requeue("q", who, fields, last=chance.random() < 0.5)
         elif fields:
             ran += [decode(message)["headers"]["id"] for _, message, _ in acquired.messages]
-            held += fields
-        if len(held) > 50 or (held and not fields):
-            ack(store, "q", who, held)
-            held = []
+            leased += fields
+        if len(leased) > 50 or (leased and not fields):
+            ack(store, "q", who, leased)
+            leased = []
         elif fields:
             continue
         elif ending and not moved and not acquired.first_list and not store.scheduled("q"):
@@ -136,7 +136,7 @@ def test_no_task_is_cancelled_and_runs_all_the_same(
     cancelled = {id for id, dead_letter in dead_letters.items() if dead_letter in "dm"}
     both = cancelled & ran.keys()
     neither = {str(n) for n in ids} - cancelled - ran.keys()
-    told = f"{counts['d']} cancelled, {counts['r']} held by then, {counts['u']} done by then"
+    told = f"{counts['d']} cancelled, {counts['r']} leased by then, {counts['u']} done by then"
     row = {"published": ROUNDS, "runs": ran.total(), "lost": len(neither), "twice": len(both)}
     record_property("verdict", {**row, "notes": {"cancel": told}})
     print(told)

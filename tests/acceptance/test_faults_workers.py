@@ -69,7 +69,7 @@ def test_killing_the_children_of_a_pool_and_stopping_workers_loses_nothing(
     passes(stage.verdict())
 
 
-def test_what_a_killed_worker_held_runs_again_within_its_lease(
+def test_what_a_killed_worker_had_leased_runs_again_within_its_lease(
     stage: Stage, passes: Passes
 ) -> None:
     """Another worker lives. In the long form, scheduled tasks are at most one second late."""
@@ -79,7 +79,7 @@ def test_what_a_killed_worker_held_runs_again_within_its_lease(
     stage.worker(concurrency=4)
     # The other worker runs at once the tasks that the first one has not leased.
     wait_until(lambda: "ready" not in stage.unfinished(), what="all has been taken")
-    held = keys - stage.ledger.finished()
+    leased = keys - stage.ledger.finished()
     scheduled = [stage.producer.send("faults.work", after=0.5 + 0.1 * n) for n in range(40)]
     killer = Killer(stage)
     killer.let_pass(0.3, 1.0)
@@ -87,11 +87,11 @@ def test_what_a_killed_worker_held_runs_again_within_its_lease(
     # A child that lived on would finish its task.
     killer.power_cut(doomed)
 
-    wait_until(lambda: stage.finished(held), TIMEOUT, "what it held has run")
+    wait_until(lambda: stage.finished(leased), TIMEOUT, "what it had leased has run")
     verdict = stage.verdict()
     killed_us = stage.harms[0].since_us
     last = {run.key: run for run in sorted(stage.ledger.read()[0], key=lambda run: run.start_us)}
-    back = [(last[key].start_us - killed_us) / SECOND for key in held]
+    back = [(last[key].start_us - killed_us) / SECOND for key in leased]
     due = {promise.key: promise.due_us for promise in stage.producer.promises}
     late = [(last[key].start_us - due[key]) / SECOND for key in scheduled]
     verdict.notes = {"back": f"{max(back):.2f} s", "late": f"{max(late):.2f} s"}
@@ -107,7 +107,7 @@ def test_the_only_worker_is_killed_and_the_next_one_goes_on(
 ) -> None:
     stage = make_stage(lease=1.0)
     worker = stage.worker(env=HANGING)
-    held = stage.producer.send_many(4, "faults.hang")
+    leased = stage.producer.send_many(4, "faults.hang")
     for n in range(20):
         stage.producer.send("faults.work", after=0.2 * n)
     wait_until(lambda: len(stage.ledger.starts()) >= 2, what="it is at work")
@@ -115,5 +115,5 @@ def test_the_only_worker_is_killed_and_the_next_one_goes_on(
     Killer(stage).power_cut(worker)
     stage.worker()
 
-    wait_until(lambda: stage.finished(held), TIMEOUT, "what it held has run")
+    wait_until(lambda: stage.finished(leased), TIMEOUT, "what it had leased has run")
     passes(stage.verdict())

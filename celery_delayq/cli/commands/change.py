@@ -1,4 +1,4 @@
-"""Commands that change scheduled tasks, and the calls in all that waits."""
+"""Commands that change scheduled tasks and the calls in waiting messages."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _cancelling(delayq: DelayQ) -> Action:
 @command()
 @with_selection
 def cancel(delayq: DelayQ, selection: Selection) -> bool:
-    """Cancel tasks that no worker has yet; they never run then.
+    """Cancel tasks that no worker has taken.
 
     Give ids, or a filter: then the number of selected entries is shown, and you are asked. Exits
     with 1 when something was not cancelled, as when a worker has it; `celery control revoke` is
@@ -237,7 +237,7 @@ def rewrite(delayq: DelayQ, function: str, filter: Filter, how: How) -> bool:
     or its changes: a dict with task, args, kwargs. The calls are those of scheduled and held tasks,
     dead letters and periodic entries that are not in code, and the calls in their chains, callbacks
     and chords. With --task, only calls of this task. A dry run comes first, and you are asked. The
-    function must return None for what is right already: it may get a call twice.
+    function must return None for a call that needs no change: it may get a call twice.
 
     An error of the function is reported, with the id of the message, which stays as it is; all
     others are rewritten. With --stop it ends. Exits with 1 when something was not rewritten.

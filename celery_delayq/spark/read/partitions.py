@@ -227,8 +227,8 @@ class ReadyRange:
         scan = stores.of(self.queue).scan
         for found in scan.messages(self.name, self.start, self.end, limit):
             step = self.step
-            held = map(split_leased, found) if step is None else ((step, each) for each in found)
-            yield _tracked(scan, rows, self.queue, "ready", [*held])
+            entries = map(split_leased, found) if step is None else ((step, each) for each in found)
+            yield _tracked(scan, rows, self.queue, "ready", [*entries])
 
 
 def _ready(plan: _PartitionPlan) -> ReadRanges:
@@ -261,8 +261,8 @@ class LeasedMessages:
     def pages(self, stores: Stores, rows: TableRows, limit: int) -> Iterator[list[Row]]:
         """Yield the messages, except messages that a retry has replaced."""
         scan = stores.of(self.queue).scan
-        held = (value for _, value in scan.leased(self.queue, self.worker_id) if value)
-        for values in batches(held, limit):
+        leased = (value for _, value in scan.leased(self.queue, self.worker_id) if value)
+        for values in batches(leased, limit):
             found = [*map(split_leased, values)]
             yield _tracked(scan, rows, self.queue, "running", found, self.worker_id)
 

@@ -1,4 +1,4 @@
-"""What a hand has put out of step is found, repaired, and found no more."""
+"""fsck finds and repairs keys that people edited; a second run finds nothing."""
 
 from __future__ import annotations
 
@@ -260,7 +260,7 @@ def test_a_queue_that_only_ready_messages_passed_need_not_be_registered(store: S
 # -- leases
 
 
-def test_a_process_that_holds_messages_without_a_lease_gets_one(store: Store, redis: Redis) -> None:
+def test_a_process_with_messages_and_no_lease_gets_one(store: Store, redis: Redis) -> None:
     lease(store, "x", "y")
     redis.delete("{q}:leases", "delayq:lease_ends")
     now = store.now_ms()
@@ -310,13 +310,13 @@ def count(redis: Redis, *messages: bytes) -> None:
 
 
 def test_counts_of_messages_that_are_gone_are_removed(store: Store, redis: Redis) -> None:
-    lease(store, "held")
+    lease(store, "leased")
     call = store.ready_call("q")
     call.add(0, b"ready")
     call.add(9, b"urgent")
     store.run(call)
     redis.lpush("{q}:quarantined", "0\nquarantined")
-    count(redis, b"held", b"ready", b"urgent", b"quarantined")
+    count(redis, b"leased", b"ready", b"urgent", b"quarantined")
     healthy = snapshot(redis)
     count(redis, b"popped", b"purged")
 

@@ -19,7 +19,7 @@ from celery_delayq.testing.fixtures import RedisUnderTest
 
 CALL = Call("leases/filled_lists", ["list"], [])
 
-#: What redis-py has where it repeats nothing, repeats, and repeats but for a silent server.
+#: redis-py's retries: none, one, and one unless the server is silent.
 ONCE = Retry(NoBackoff(), 0)
 TWICE = Retry(NoBackoff(), 1)
 UNLESS_SILENT = Retry(NoBackoff(), 1, supported_errors=(ConnectionError,))
@@ -112,7 +112,7 @@ def test_a_call_is_repeated_where_its_connection_was_lost_and_says_so(
 
 
 def kill_while_it_is_sent(runner: ScriptRunner, server: RedisUnderTest) -> None:
-    """Close the first connection that the pool hands out, which has looked whether it lives."""
+    """Close the first connection that the pool hands out, after redis-py has checked it."""
     taken = watch_connections(runner)
     get = runner.client.connection_pool.get_connection
 

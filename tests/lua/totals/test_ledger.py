@@ -28,10 +28,10 @@ def journal(delayq_redis_factory: Callable[..., EmbeddedRedis]) -> Callable[[], 
             store.become_due(id)
         store.promote()
         store.push(b"e", b"f")
-        held = [field for field, _, _ in store.acquire().messages]
-        store.ack(held[0])
-        store.requeue(held[1], counted="requeued")
-        store.leases.dead_letter(QUEUE, "me", held[2], "id", "failed: x")
+        leased = [field for field, _, _ in store.acquire().messages]
+        store.ack(leased[0])
+        store.requeue(leased[1], counted="requeued")
+        store.leases.dead_letter(QUEUE, "me", leased[2], "id", "failed: x")
     server.stop()
     return lambda: Journal(QUEUE).read(server.data_dir)
 
