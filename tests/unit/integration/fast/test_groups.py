@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -37,6 +38,12 @@ def test_without_them_celery_sends_as_it_does() -> None:
     )
 
     subprocess.run([sys.executable, "-c", code], check=True, env={fast.VARIABLE: "0"})
+
+
+def test_each_group_has_its_tests() -> None:
+    files = {path.stem for path in Path(__file__).parent.glob("test_*.py")}
+
+    assert {f"test_{name}" for name in NAMES} == files - {Path(__file__).stem}
 
 
 def test_each_group_is_a_module_that_says_which_row_shows_its_gain() -> None:
