@@ -32,7 +32,7 @@ from celery_delayq.periodic.importers import (
     redbeat,
     take_over,
 )
-from celery_delayq.periodic.importers.django import _moment, _since
+from celery_delayq.periodic.importers.django import _moment, _start_of_intervals
 from celery_delayq.periodic.policy import begin, fire
 from celery_delayq.periodic.schedules import clocked
 from celery_delayq.periodic.state import Periodic
@@ -257,7 +257,7 @@ def test_the_first_tick_is_at_the_start() -> None:
     for when in (schedule(7200), crontab(minute=0, hour="*/2")):
         definition = entry_of(when, start=start)
         for last in (None, NOON - timedelta(minutes=5)):
-            since = _since(FoundEntry(name="a", last_run_at=last), when, start)
+            since = _start_of_intervals(FoundEntry(name="a", last_run_at=last), when, start)
             assert taken(
                 definition, last_run_at=last, since=since
             ).state.next_tick == ms_of_datetime(start)
@@ -266,7 +266,7 @@ def test_the_first_tick_is_at_the_start() -> None:
 def test_a_moment_that_has_passed_unseen_is_caught_up() -> None:
     at = NOON - timedelta(minutes=5)
     found = FoundEntry(name="a", since=NOON - timedelta(minutes=1))
-    since = _since(found, clocked(at), None)
+    since = _start_of_intervals(found, clocked(at), None)
 
     assert ticks_at(taken(entry_of(at, max_runs=1), since=since)) == [-5]
 
