@@ -36,6 +36,7 @@ from celery_delayq.store.scripting.calls import Call
 from celery_delayq.store.scripting.errors import OUTAGE_ERRORS
 from celery_delayq.store.scripting.refusals import is_denied
 from celery_delayq.store.scripting.replies import Look, read_wake_up
+from celery_delayq.store.scripting.scripts import load_for_due_tasks
 from celery_delayq.store.scripting.wire import socket_of
 from celery_delayq.utils.reconnecting import ReconnectingLoop
 
@@ -156,6 +157,7 @@ class Dispatcher(threading.Thread):
 
     def run(self) -> None:
         """Dispatch until :meth:`stop`; outlives every error."""
+        load_for_due_tasks()
         seconds = self._settings.dispatch_interval
         self._reconnecting = ReconnectingLoop(
             self._store.keys.named("dispatcher"),

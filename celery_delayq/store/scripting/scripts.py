@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from importlib.resources import files
 from typing import NamedTuple
@@ -62,7 +62,7 @@ class Script:
         path, *variants = name.split("+")
         self.header = Header.of(path, _read(path))
         self._numbers = self.header.numbers()
-        self._lines = _without_unused(_with_keys(_lines_of(path, variants)))
+        self._lines = _without_unused(_with_keys(_lines_of(path, tuple(variants))))
         texts = [_NAMED.sub(self._number, line.text.strip()) for line in self._lines]
         self.source = "\n".join([f"-- {name}.lua: {self.header.summary}", *texts])
         self.sha = hashlib.sha1(self.source.encode(), usedforsecurity=False).hexdigest()
@@ -84,6 +84,12 @@ _is_test_clock_read = False
 def load(name: str) -> Script:
     """Return the script *name*. Each process reads a script once."""
     return _load(name + TRAVEL if _is_test_clock_read else name)
+
+
+def load_for_due_tasks() -> None:
+    """Read the scripts that every due task needs: the first task need not wait for that."""
+    for name in ("dispatch/next_queue", "dispatch/promote", "leases/acquire", "leases/ack"):
+        load(name)
 
 
 def read_test_clock(*, on: bool) -> None:
@@ -137,8 +143,10 @@ def _read(path: str) -> str:
     return _LUA_FOLDER.joinpath(f"{path}.lua").read_text("utf-8")
 
 
-def _lines_of(path: str, variants: Collection[str]) -> Iterator[_Line]:
-    """Yield the lines of code of a file and its includes, without comments."""
+@cache
+def _lines_of(path: str, variants: tuple[str, ...]) -> list[_Line]:
+    """Return the lines of code of a file and its includes, without comments."""
+    lines: list[_Line] = []
     is_part = True
     for number, text in enumerate(_read(path).split("\n"), 1):
         if part := _PART_BEGINS.match(text):
@@ -148,9 +156,10 @@ def _lines_of(path: str, variants: Collection[str]) -> Iterator[_Line]:
         elif not is_part:
             continue
         elif include := INCLUDE.match(text):
-            yield from _lines_of(f"include/{include[1]}", variants)
+            lines += _lines_of(f"include/{include[1]}", variants)
         elif code := _TEXT_OR_COMMENT.sub(r"\1", text).rstrip():
-            yield _Line(code, f"{path}.lua:{number}")
+            lines.append(_Line(code, f"{path}.lua:{number}"))
+    return lines
 
 
 def _with_keys(lines: Iterable[_Line]) -> Iterator[_Line]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -261,3 +263,30 @@ def test_a_consumer_promotes_while_it_consumes_and_no_longer(app: Celery, delayq
         app.tasks["tasks.add"].apply_async((1, 2), countdown=0.1)
         wait_until(lambda: delayq.count() == 0, what="it is promoted")
     wait_until(lambda: not dispatchers(), what="the dispatcher has stopped")
+
+
+STARTED = """
+import sys
+from redis import Redis
+from celery_delayq.dispatch.dispatcher import Dispatcher
+from celery_delayq.settings import Settings
+from celery_delayq.store.keys import Keys, Layout
+from celery_delayq.store.schedule import Store
+from celery_delayq.store.scripting import scripts
+from celery_delayq.testing import wait_until
+
+client = Redis(port=int(sys.argv[1]))
+Dispatcher(Store(client, Keys(), Layout()), Settings()).start()
+wait_until(lambda: client.pubsub_numsub(Keys().fleet)[0][1], what="the dispatcher listens")
+print(*(script.name for script in scripts._BY_SHA.values()))
+"""
+
+
+def test_a_process_reads_the_scripts_of_due_tasks_before_the_first_is_due(
+    delayq_redis: RedisUnderTest,
+) -> None:
+    command = [sys.executable, "-c", STARTED, str(delayq_redis.port)]
+
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=TIMEOUT)
+
+    assert {"dispatch/promote", "leases/acquire", "leases/ack"} <= set(done.stdout.split())

@@ -50,6 +50,7 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], S
 
     def of(text: str) -> Script:
         tmp_path.joinpath("read.lua").write_text(text)
+        scripts._lines_of.cache_clear()
         return Script("read")
 
     return of
