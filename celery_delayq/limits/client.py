@@ -289,7 +289,7 @@ class TaskLimits:
                 else:
                     changed |= limits.forget(field)
                     changed |= code and limits.forget(field, of_code=True)
-                limits.try_lanes([field])
+                limits.wake_lanes([field])
             return changed
 
         return self._session.ask(write)

@@ -245,9 +245,9 @@ class Keys:
         self.clock = f"{own}clock"
         #: Hash: ``revision``; ``q<queue>`` and ``t<task>``: the time of the pause (ms).
         self.control = f"{own}control"
-        #: Hash: the definitions of limits (``include/lanes.lua``).
+        #: Hash: the definitions of limits (``include/limits/lanes.lua``).
         self.limits = f"{own}limits"
-        #: Sorted sets about lanes of limits (``include/leases/permits.lua``): the permits, the used
+        #: Sorted sets about lanes of limits (``include/limits/permits.lua``): the permits, the used
         #: slots, the lanes that wait for a permit, and those for which one has come back.
         self.permits = f"{own}permits"
         self.slots = f"{own}slots"

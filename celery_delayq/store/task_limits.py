@@ -22,7 +22,7 @@ PAGE_LANES = 500
 class StoredLimit(NamedTuple):
     """The definitions of one limit: what the code says, and what people have set; "" for none.
 
-    The form of a definition is in ``include/lanes.lua``.
+    The form of a definition is in ``include/limits/lanes.lua``.
     """
 
     of_code: str = ""
@@ -110,19 +110,19 @@ class LimitStore(StorePart):
         [reply] = answered(self._runner.run_all([time_command()]))
         return {f"r{name}": str(clock_us(reply))}
 
-    def try_lanes(self, names: Iterable[str]) -> None:
-        """Have the lanes of limits tried again, since their definitions have changed."""
+    def wake_lanes(self, names: Iterable[str]) -> None:
+        """Wake the lanes of limits whose definitions have changed: each is tried now."""
         queues = [*map(queue_name, self._runner.client.hkeys(self._keys.queues))]
-        steps = [self.try_lanes_steps(queue, name) for name in names for queue in queues if queue]
+        steps = [self.wake_lanes_steps(queue, name) for name in names for queue in queues if queue]
         for result in self._runner.run_each(steps):
             if isinstance(result, Exception):
                 raise result
 
-    def try_lanes_steps(self, queue: str, name: str) -> Steps[None]:
-        """Have the lanes of a limit in one queue tried again."""
+    def wake_lanes_steps(self, queue: str, name: str) -> Steps[None]:
+        """Wake the lanes of a limit in one queue."""
         after = b""
         while True:
-            after = yield self._new_call("limits/try_lanes", queue, [name, after])
+            after = yield self._new_call("limits/wake_lanes", queue, [name, after])
             if not after:
                 return
 
@@ -199,7 +199,7 @@ class LimitStore(StorePart):
         of the limit of each.
         """
         args = [queue, PAGE_FIELDS]
-        return self._new_call("repair/without_permits", queue, args, leased=worker_id)
+        return self._new_call("limits/without_permits", queue, args, leased=worker_id)
 
     def without_permits_steps(
         self, queue: str, most: int | None = None

@@ -468,7 +468,7 @@ class Channel(stock.Channel):
                 Definition.shown(definitions[name]),
             )
         if before:
-            self.store.task_limits.try_lanes(before)
+            self.store.task_limits.wake_lanes(before)
 
     def _begin(self, queue: str) -> None:
         """Register a consumed queue in Redis, and start the dispatcher."""

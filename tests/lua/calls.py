@@ -23,8 +23,8 @@ SCRIPT_CALLS: Calls = {
         [[b"7", b"7", 0]],
     ),
     "dispatch/wake_ready": (lambda s: s.run(s.wake_ready_call("q", Layout())), 1),
-    "limits/try_lanes": (
-        lambda s: s.run_steps(s.task_limits.try_lanes_steps("q", "api")),
+    "limits/wake_lanes": (
+        lambda s: s.run_steps(s.task_limits.wake_lanes_steps("q", "api")),
         b"",
     ),
     "dispatch/resign": (lambda s: s.resign("me"), 1),
@@ -62,7 +62,7 @@ SCRIPT_CALLS: Calls = {
         lambda s: s.repair_tracking.check_permits_of("q", [(b"api:", b"id", b"m1")], repair=True),
         [b"0", 1, []],
     ),
-    "repair/without_permits": (
+    "limits/without_permits": (
         lambda s: s.run(s.task_limits.without_permits_call("q", "me")),
         [b"api"],
     ),

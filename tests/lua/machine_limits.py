@@ -383,7 +383,7 @@ class LimitMachine(RuleBasedStateMachine):
             if limit_now and limit_now != earlier and limit_now.interval:
                 self.used[lane] = min(self.used[lane], limit_now.burst)
         for queue in QUEUES:
-            self.store.run_steps(self.store.task_limits.try_lanes_steps(queue, name))
+            self.store.run_steps(self.store.task_limits.wake_lanes_steps(queue, name))
 
     # -- dispatchers
 

@@ -188,7 +188,7 @@ CASES: dict[str, list[Callable[[Bench], object]]] = {
         leased_and_held,
         lambda s: s.put(labelled("c", 5, lane="api:", unique="sk")),
         lambda s: s.define_limit(concurrency=3),
-        lambda s: s.run_steps(s.task_limits.try_lanes_steps(QUEUE, "api")),
+        lambda s: s.run_steps(s.task_limits.wake_lanes_steps(QUEUE, "api")),
         lambda s: s.acquire("2", has_limits=True),
     ],
     "leases/acquire of a quarantined one of a lane": [
@@ -337,9 +337,9 @@ TIMED: dict[str, list[Callable[[Bench], object]]] = {
         lambda s: s.put(*(labelled(id, 5, lane="api:") for id in "abc")),
         lambda s: s.acquire(has_limits=True),
     ],
-    "limits/try_lanes": [
+    "limits/wake_lanes": [
         leased_and_held,
-        lambda s: s.run_steps(s.task_limits.try_lanes_steps(QUEUE, "api")),
+        lambda s: s.run_steps(s.task_limits.wake_lanes_steps(QUEUE, "api")),
     ],
     "control/revoke": [lambda s: s.control.revoke(60.0, ["a"])],
 }

@@ -98,7 +98,7 @@ class Definition(NamedTuple):
         """Return how many held messages of a lane may be leased now.
 
         *used* are leased. *used_until_us* is the time up to which the slots of its rate are used,
-        as in ``include/leases/permits.lua``; both times are in µs.
+        as in ``include/limits/permits.lua``; both times are in µs.
         """
         most = held
         if self.concurrency:

@@ -203,7 +203,7 @@ def test_tasks_of_a_removed_limit_go_although_another_queue_has_no_lanes(
     wait_until(lambda: redis.zcard("{celery}:held") == 29, what="they are held")
 
     redis.delete("delayq:limits")
-    delayq.store.task_limits.try_lanes(["own"])
+    delayq.store.task_limits.wake_lanes(["own"])
 
     assert [each.get(timeout=TIMEOUT) for each in sent] == ["own:ada 0"] * 30
 

@@ -139,7 +139,7 @@ def test_garbage_in_a_definition_stops_no_other_task(store: Bench, definition: b
         assert f"free{number}" in ids(store.acquire(str(number)))
         store.next_queue()
     store.client.hset("delayq:limits", "capi", "0 1 9 0")
-    store.run_steps(store.task_limits.try_lanes_steps("q", "api"))
+    store.run_steps(store.task_limits.wake_lanes_steps("q", "api"))
     for number in range(4, 8):
         store.acquire(str(number))
     assert store.client.zcard("{q}:held") == 0

@@ -99,7 +99,7 @@ def test_the_tasks_of_a_removed_limit_take_no_permits(store: Bench) -> None:
     send(store, "a", "b", "c")
     assert ids(store.acquire("1")) == ["a"]
     store.client.delete("delayq:limits")
-    store.run_steps(store.task_limits.try_lanes_steps(QUEUE, "api"))
+    store.run_steps(store.task_limits.wake_lanes_steps(QUEUE, "api"))
 
     assert ids(store.acquire("2")) == ["b", "c"]
     assert permits(store) == ["a"]
@@ -203,7 +203,7 @@ def test_a_shorter_interval_counts_from_the_change_on(store: Bench) -> None:
     assert ids(store.acquire("2")) == []
 
     store.define_limit(interval_us=20_000, by="o")
-    store.run_steps(store.task_limits.try_lanes_steps(QUEUE, "api"))
+    store.run_steps(store.task_limits.wake_lanes_steps(QUEUE, "api"))
     found = (ids(store.acquire(str(number))) for number in range(3, 20_000))
     assert next(filter(None, found)) == ["b"]
 
@@ -229,12 +229,12 @@ def test_a_lower_rate_lets_no_burst_go(store: Bench, by: str) -> None:
         "unset": lambda: limits.forget("api"),
     }
     change[by]()
-    store.run_steps(limits.try_lanes_steps(QUEUE, "api"))
+    store.run_steps(limits.wake_lanes_steps(QUEUE, "api"))
     assert ids(store.acquire("2")) == []
     # One interval later one goes.
     store.client.hincrby("delayq:limits", "rapi", -10 * HOUR)
     store.client.zincrby("delayq:slots", -10 * HOUR, "api:")
-    store.run_steps(limits.try_lanes_steps(QUEUE, "api"))
+    store.run_steps(limits.wake_lanes_steps(QUEUE, "api"))
     assert ids(store.acquire("3")) == ["d"]
     # A change that keeps the rate changes nothing, nor does one after the clock was set back.
     before = store.client.hget("delayq:limits", "rapi")
@@ -242,7 +242,7 @@ def test_a_lower_rate_lets_no_burst_go(store: Bench, by: str) -> None:
     assert store.client.hget("delayq:limits", "rapi") == before
     store.client.hincrby("delayq:limits", "rapi", 100 * HOUR)
     store.client.zincrby("delayq:slots", -100 * HOUR, "api:")
-    store.run_steps(limits.try_lanes_steps(QUEUE, "api"))
+    store.run_steps(limits.wake_lanes_steps(QUEUE, "api"))
     assert len(ids(store.acquire("4"))) == 3
 
 
@@ -264,7 +264,7 @@ def test_ten_thousand_that_wait_drain_when_their_limit_is_removed(store: Bench) 
         store.put(*(labelled(f"a{n}", 0, lane=f"api:{n % 3}") for n in range(first, first + 500)))
     assert len(store.acquire("1").messages) == 3
     store.client.delete("delayq:limits")
-    store.run_steps(store.task_limits.try_lanes_steps(QUEUE, "api"))
+    store.run_steps(store.task_limits.wake_lanes_steps(QUEUE, "api"))
 
     drained, calls = 3, 1
     while drained < 10_000 and calls < 250:

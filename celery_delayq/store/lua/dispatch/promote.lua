@@ -28,9 +28,9 @@
 -- @include record
 -- @include tracking
 -- @include totals
--- @include lanes
+-- @include limits/lanes
 -- @include dispatch/next_due
--- @include leases/permits
+-- @include limits/permits
 -- @include dead_letter
 -- @include wake
 -- @include dispatch/rate_limit

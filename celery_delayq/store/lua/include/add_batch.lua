@@ -13,7 +13,7 @@
 --          unique_policy: owner_text  key_since  same_keys  plan_unique_key  supersede_owner  take_key
 --          totals: add_total
 --          dispatch/next_due: register_due
---          lanes: lane_to_wait_in  hold_entry
+--          limits/lanes: lane_to_wait_in  hold_entry
 
 local batch = {first = math.huge, looked = false, scheduled = 0, ready = 0, replaced = 0, held = 0}
 

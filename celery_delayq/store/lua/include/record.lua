@@ -82,7 +82,7 @@ local function read_unique(message, start)
     message, '^{"properties": {"delayq": {"label": "%S* %S+ %d+ (%S+)"', start or 1)
 end
 
--- Read the lane of a message of a task with a limit (see include/lanes.lua), and the time at which
+-- Read the lane of a message of a task with a limit (see include/limits/lanes.lua), and the time at which
 -- the message expires (ms, 0 for never). 'behind' is the place behind its label. Returns nil for
 -- any other message. A lane is "<limit>:<key>", up to 500 printable ASCII characters without quotes
 -- and spaces: its members in sorted sets end with NUL.

@@ -21,9 +21,9 @@
 -- @include leases/lease
 -- @with limits
 -- @include wake
--- @include lanes
+-- @include limits/lanes
 -- @include dispatch/next_due
--- @include leases/permits
+-- @include limits/permits
 -- @end
 -- @include history
 

@@ -44,9 +44,9 @@
 -- @include leases/lease
 -- @include dispatch/next_due
 -- @with limits
--- @include lanes
+-- @include limits/lanes
 -- @include entry_store
--- @include leases/permits
+-- @include limits/permits
 -- @end
 -- @include dead_letter
 -- @include dispatch/rate_limit

@@ -20,7 +20,7 @@
 -- @include totals
 -- @include leases/lease
 -- @include dispatch/next_due
--- @include leases/permits
+-- @include limits/permits
 -- @include dead_letter
 -- @include history
 

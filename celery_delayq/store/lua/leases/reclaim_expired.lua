@@ -25,7 +25,7 @@
 -- @include dead_letter
 -- @include leases/lease
 -- @include dispatch/next_due
--- @include leases/permits
+-- @include limits/permits
 -- @include leases/death_counts
 
 -- Number of messages that are sorted. The last delivered message is pushed first, so that messages

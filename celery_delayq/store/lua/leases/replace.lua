@@ -41,7 +41,7 @@
 -- @include unique_policy
 -- @include dispatch/next_due
 -- @include leases/lease
--- @include leases/permits
+-- @include limits/permits
 -- @include history
 
 local time_us = now_us()

@@ -27,7 +27,7 @@
 -- @include dead_letter
 -- @include leases/lease
 -- @include dispatch/next_due
--- @include leases/permits
+-- @include limits/permits
 -- @include leases/death_counts
 
 local most, lists = tonumber(ARGV.max_crashes), tonumber(ARGV.list_count)

@@ -12,7 +12,7 @@
 -- @include types
 -- @include tracking
 -- @include dispatch/next_due
--- @include leases/permits
+-- @include limits/permits
 -- @include repair/report
 
 local repair = ARGV.repair == '1'

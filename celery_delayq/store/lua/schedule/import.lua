@@ -20,7 +20,7 @@
 -- @include entry_store
 -- @include unique_policy
 -- @with limits
--- @include lanes
+-- @include limits/lanes
 -- @end
 -- @include dispatch/next_due
 -- @include add_batch

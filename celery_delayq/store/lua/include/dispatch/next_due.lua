@@ -48,7 +48,7 @@ local function register_due(next_due, queues, queue, layout, due, now, channel)
 end
 
 -- The next time (ms) at which a lane may go that may not go now; nil for none. Also returns the
--- lane. See include/lanes.lua.
+-- lane. See include/limits/lanes.lua.
 local function next_lane_moment(lanes, time_us)
   local lane, moment = unpack(redis.call('ZRANGEBYSCORE', lanes,
     '(' .. string.format('%.0f', time_us), '(+inf', 'WITHSCORES', 'LIMIT', 0, 1))

@@ -2,7 +2,7 @@
 --
 -- Defines  read_deliveries  write_deliveries  count_death
 -- Expects  clock: to_ms  now_us
---          leases/permits: end_lease  track_requeued
+--          limits/permits: end_lease  track_requeued
 --          dead_letter: add_dead_letter
 --          record: read_label
 

@@ -13,7 +13,7 @@
 --            ARGV.wake_channel
 --          clock: now_us  to_ms
 --          record: read_label  read_lane
---          lanes: turn_moment  limit_of
+--          limits/lanes: turn_moment  limit_of
 --          tracking: lane_range  due_in_lane  HELD  LANES  LEASED_INDEX  READY_INDEX  forget_tracked
 --            untrack_message  track_message
 --          dispatch/next_due: plan_look

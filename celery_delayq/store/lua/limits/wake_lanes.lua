@@ -1,4 +1,4 @@
--- Have the lanes of a limit tried again, since its definition has changed. One call handles 100 lanes.
+-- Wake the lanes of a limit whose definition has changed: each is tried now. One call handles 100 lanes.
 --
 -- KEYS     held  lanes  lanes_wake
 -- ARGV     limit: name of the limit

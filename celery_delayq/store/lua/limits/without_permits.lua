@@ -15,8 +15,8 @@
 -- @include record
 -- @include tracking
 -- @include leases/lease
--- @include lanes
--- @include leases/permits
+-- @include limits/lanes
+-- @include limits/permits
 -- @include scan
 
 expect_state()
