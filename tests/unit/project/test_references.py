@@ -23,10 +23,10 @@ Classes = tuple[ast.ClassDef, ...]
 ROLE = re.compile(r":(?:class|meth|func|attr|data|mod|exc):`([^`]+)`")
 DOTTED = re.compile(r"(?<![\w./+:])celery_delayq(?:\.\w+)+")
 #: A script by its folder and name, such as ``dispatch/promote``.
-SCRIPT = re.compile(
-    r"`((?:schedule|dispatch|leases|control|deadletters|periodic|history|migration|scan|repair"
-    r"|include)/\w+)`"
-)
+SCRIPT_FOLDERS = [
+    path.name for path in (ROOT / "celery_delayq/store/lua").iterdir() if path.is_dir()
+]
+SCRIPT = re.compile(rf"`((?:{'|'.join(SCRIPT_FOLDERS)})(?:/\w+)+)`")
 PATH = re.compile(r"(?<![\w./*<>{}~:-])(?:\.\./)?([\w-][\w.-]*(?:/[\w.-]+)*\.(?:py|lua|md))\b")
 #: Names that a file is said to have, such as "`cancel` and `take` in `consumer.py`".
 NAMES_IN_FILE = re.compile(
@@ -317,11 +317,13 @@ def test_what_does_not_exist_is_found() -> None:
     assert names_something(module, (), ".schedule.client.Schedule.schedule_many")
     assert not names_something(module, (store,), "next_due")
     assert not names_something(module, (), "~celery_delayq.store.schedule.Store.next_due")
-    text = "celery_delayq.store.none, `dispatch/none`, none.lua, ``none_of`` in ``store/keys.py``"
+    text = "celery_delayq.store.none, `limits/none`, `include/leases/none`, none.lua"
+    text += ", ``none_of`` in ``store/keys.py``"
     text += ", `take_queue`, `take_duty` and `take_none` of `dispatch/duty.lua`"
     text += ", `Layout.step_of` and `Layout.none` in `store/keys.py`"
     assert [*wrong_names(text)] == [
-        *("celery_delayq.store.none", "dispatch/none", "none.lua", "none_of in store/keys.py"),
+        *("celery_delayq.store.none", "limits/none", "include/leases/none", "none.lua"),
+        "none_of in store/keys.py",
         *("take_queue in dispatch/duty.lua", "take_none in dispatch/duty.lua"),
         "Layout.none in store/keys.py",
     ]
