@@ -148,13 +148,13 @@ class Shown:
         names = [*zip(load.counts, _COLOURS, strict=False)]
         return [*names, (_OTHERS, "s6")] if any(load.others) else names
 
-    def hours(self, times: list[datetime], numbers: list[int]) -> str:
+    def ticks_chart(self, times: list[datetime], numbers: list[int]) -> str:
         """Return the SVG of the ticks of each hour."""
         label = f"Ticks of periodic entries by hour: {sum(numbers):,}"
         layer = charts.Layer("ticks", "s1", numbers)
         return charts.bars(label, times, 3600, [layer], height=180, zone=self.zone)
 
-    def chart(self, load: LoadAhead, step: str) -> str:
+    def load_chart(self, load: LoadAhead, step: str) -> str:
         """Return the SVG of the load to come."""
         layers = [
             charts.Layer(name, colour, load.counts.get(name, load.others))
