@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-import logging
-import re
 from importlib.resources import files
 from pathlib import Path
 
 from tornado.template import BaseLoader, Template
 
+from celery_delayq.web.navbar import with_link
 from celery_delayq.web.shown import NAMESPACE
-
-logger = logging.getLogger(__name__)
 
 #: What the names of our templates begin with. All templates are in one folder, as far as templates
 #: can tell: one in another folder could not extend that of Flower.
 _PREFIX = "delayed-"
-
-#: The item of Flower's navigation with the link to the broker. Versions differ in the rest.
-_BROKER_ITEM = re.compile(
-    r"<li\b(?:(?!</li>).)*\{\{\s*reverse_url\('broker'\)\s*\}\}(?:(?!</li>).)*</li>", re.DOTALL
-)
 
 
 class PageLoader(BaseLoader):
@@ -63,18 +55,3 @@ def flower_loader() -> PageLoader:
 def alone_loader() -> PageLoader:
     """Return the loader for the pages alone."""
     return PageLoader("delayed-frame-alone.html")
-
-
-def with_link(navbar: str) -> str:
-    """Return Flower's navigation with a link to our pages behind that to the broker."""
-    found = _BROKER_ITEM.search(navbar)
-    if found is None:
-        logger.warning(
-            "This Flower's navigation has no link to the broker, so it gets none to ours"
-        )
-        return navbar
-    item = re.sub(
-        r"\{\{\s*reverse_url\('broker'\)\s*\}\}", "{{ reverse_url('main') }}delayed", found[0]
-    )
-    item = item.replace("'broker'", "'delayed'").replace(">Broker<", ">Delayed<")
-    return f"{navbar[: found.end()]}\n        {item}{navbar[found.end() :]}"

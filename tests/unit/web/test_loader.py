@@ -1,4 +1,4 @@
-"""The link in Flower's navigation, and what templates escape."""
+"""Which templates there are, and what they escape."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from flower.urls import settings
 
-from celery_delayq.web.loader import alone_loader, flower_loader, with_link
+from celery_delayq.web.loader import alone_loader, flower_loader
 from celery_delayq.web.shown import Shown, escaped
 
 NOW = datetime(2030, 1, 31, 9, tzinfo=timezone.utc)
@@ -20,23 +19,6 @@ HOSTILE = {
     "\"'": "&quot;",
     "\udcff": "\\xff",
 }
-
-
-def test_the_link_stands_behind_that_to_the_broker() -> None:
-    navbar = Path(settings["template_path"], "navbar.html").read_text("utf-8")
-    broker, delayed = "reverse_url('broker')", "{{ reverse_url('main') }}delayed"
-
-    found = with_link(navbar)
-
-    assert found.count(broker) == navbar.count(broker) == 1
-    assert found.index(broker) < found.index(delayed)
-    assert found.count(">Delayed<") == 1
-    assert found.count("<li") == navbar.count("<li") + 1
-
-
-def test_a_navigation_without_the_broker_stays_as_it_is(caplog: pytest.LogCaptureFixture) -> None:
-    assert with_link("<nav></nav>") == "<nav></nav>"
-    assert "no link to the broker" in caplog.text
 
 
 def test_all_templates_can_be_read() -> None:
