@@ -26,7 +26,7 @@ from celery_delayq.web import changes
 from celery_delayq.web.jobs import Job
 from celery_delayq.web.pages import PAGES, Page
 from celery_delayq.web.query import Forbidden, NotFound, Query
-from celery_delayq.web.rights import check_origin
+from celery_delayq.web.rights import check_right_to_change
 from celery_delayq.web.shown import Shown, static_file
 from celery_delayq.web.site import Site
 
@@ -165,7 +165,8 @@ class DelayedPages(RequestHandler):
     # -- changes
 
     async def _answer_change(self, rest: str) -> None:
-        user = self.check_right_to_change()
+        check_right_to_change(self, self.reason_against)
+        user = self.user()
         site, query = self.site(), self._query("")
         name, _, behind = rest.partition("/")
         if name == "stop":
@@ -198,25 +199,6 @@ class DelayedPages(RequestHandler):
             back=changes.back_of(question),
         )  # fmt: skip
         self._frame("confirm", body, shown)
-
-    def check_right_to_change(self) -> str:
-        """Return the name of the user, who may change something.
-
-        Each unsafe method calls this first, whatever the server checks itself: Flower 2.0 and 2.1
-        check nothing, and 2.2 nothing without a login.
-
-        Raises
-        ------
-        Forbidden
-            The user may not.
-        tornado.web.HTTPError
-            The token does not go with the cookie.
-        """
-        check_origin(self.request)
-        RequestHandler.check_xsrf_cookie(self)
-        if reason := self.reason_against():
-            raise Forbidden(reason)
-        return self.user()
 
     def reason_against(self) -> str:
         """Return why the user may change nothing; ``""`` if the user may."""
