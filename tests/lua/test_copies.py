@@ -41,7 +41,7 @@ def expire(store: Bench) -> None:
 
 #: By script: preparation, call, and number of copies. Copies are the strings that the script
 #: receives, reads or makes. A concatenated string counts twice, since Lua's buffer has it too.
-TEXTS: dict[str, tuple[Callable[[Bench], object], Callable[[Bench], object], int]] = {
+COPIES: dict[str, tuple[Callable[[Bench], object], Callable[[Bench], object], int]] = {
     "schedule/add": (lambda _: None, lambda s: s.put(LARGE), 1),
     "schedule/push_ready": (lambda _: None, lambda s: s.push(MESSAGE), 1),
     "dispatch/promote": (
@@ -97,10 +97,10 @@ OTHERS = {
 def test_every_script_that_moves_messages_is_listed() -> None:
     moving = {name for name in scripts.names() if MOVES.search(scripts.load(name).source)}
 
-    assert OTHERS <= moving <= {*TEXTS, *OTHERS}
+    assert OTHERS <= moving <= {*COPIES, *OTHERS}
 
 
-def texts(store: Bench, call: Callable[[Bench], object]) -> float:
+def copies(store: Bench, call: Callable[[Bench], object]) -> float:
     """Return the number of copies of the message that a call makes."""
     collect = "collectgarbage('collect') collectgarbage('stop') return collectgarbage('count')"
     before = store.client.eval(collect, 0)
@@ -110,16 +110,16 @@ def texts(store: Bench, call: Callable[[Bench], object]) -> float:
     return (int(after) - int(before)) * 1024 / SIZE
 
 
-@pytest.mark.parametrize("name", TEXTS)
-def test_no_script_makes_more_texts_than_listed(store: Bench, name: str) -> None:
-    arrange, call, most = TEXTS[name]
+@pytest.mark.parametrize("name", COPIES)
+def test_no_script_makes_more_copies_than_listed(store: Bench, name: str) -> None:
+    arrange, call, most = COPIES[name]
     recording = Recording(store)
     made = []
     for _ in range(2):  # Redis collects garbage after each 50th script, so not in both rounds
         store.client.flushall()
         store.next_queue()
         arrange(store)
-        made.append(texts(recording, call))
+        made.append(copies(recording, call))
 
     assert {each.name for each in recording.calls} == {name}
     assert round(max(made)) == most
