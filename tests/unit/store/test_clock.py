@@ -49,7 +49,7 @@ def test_one_function_in_python_reads_the_clock() -> None:
 
 
 @pytest.mark.parametrize("name", scripts.names_with_variants())
-def test_only_the_variant_for_tests_reads_the_clock_of_a_test(name: str) -> None:
+def test_a_clock_of_a_test_changes_no_script_of_production(name: str) -> None:
     script, variant = scripts.Script(name), scripts.Script(name + scripts.TRAVEL)
     reads_clock = "redis.call('TIME')" in script.source
 
