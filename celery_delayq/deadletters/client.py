@@ -22,8 +22,8 @@ from celery_delayq.errors import (
     InvalidOption,
     RecordError,
 )
+from celery_delayq.integration.app_warnings import warn_of_naive_eta
 from celery_delayq.integration.not_run import note_purged
-from celery_delayq.integration.worker_checks import warn_of_naive_eta
 from celery_delayq.model.dead_letter import (
     DeadFilter,
     DeadFilterFields,

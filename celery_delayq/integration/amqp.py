@@ -15,7 +15,7 @@ from kombu import Producer, Queue
 
 from celery_delayq.errors import ConfigError, InvalidLimit
 from celery_delayq.integration import context
-from celery_delayq.integration.worker_checks import (
+from celery_delayq.integration.app_warnings import (
     CALL_OPTIONS,
     KNOWN_OPTIONS,
     warn_of_misspelled_call,

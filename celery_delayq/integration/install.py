@@ -34,6 +34,7 @@ from celery_delayq.utils import lazy, native_threads
 if TYPE_CHECKING:
     from celery_delayq.integration import (
         amqp,
+        app_warnings,
         beat_guard,
         durable_revoke,
         endings,
@@ -44,11 +45,11 @@ if TYPE_CHECKING:
         request,
         retries,
         worker,
-        worker_checks,
     )
     from celery_delayq.integration.pool import lost_connection, results
 else:  # a process that only sends tasks needs none of these
     amqp = lazy.LazyName("celery_delayq.integration.amqp")
+    app_warnings = lazy.LazyName("celery_delayq.integration.app_warnings")
     beat_guard = lazy.LazyName("celery_delayq.integration.beat_guard")
     durable_revoke = lazy.LazyName("celery_delayq.integration.durable_revoke")
     endings = lazy.LazyName("celery_delayq.integration.endings")
@@ -61,7 +62,6 @@ else:  # a process that only sends tasks needs none of these
     results = lazy.LazyName("celery_delayq.integration.pool.results")
     retries = lazy.LazyName("celery_delayq.integration.retries")
     worker = lazy.LazyName("celery_delayq.integration.worker")
-    worker_checks = lazy.LazyName("celery_delayq.integration.worker_checks")
 
 
 def change_kombu() -> None:
@@ -136,7 +136,7 @@ def _change_extended_worker(sender: Any, **_: Any) -> None:
 
 def change_tasks(sender: Any, **_: Any) -> None:
     """Change the tasks of the app *sender*, which has ``DelayQ(app)``."""
-    worker_checks.warn_of_misspelled_tasks(sender._tasks.values())
+    app_warnings.warn_of_misspelled_tasks(sender._tasks.values())
     try:
         retries.prepare(sender, sender._tasks, sender._delayq.retries)
         limits_of(sender).of_tasks(sender._tasks)  # raises an error for an invalid limit
@@ -193,7 +193,7 @@ TRANSPORT = (
     ),
     Connect(
         target="signals.worker_ready",
-        receiver=worker_checks.check_worker,
+        receiver=app_warnings.check_worker,
         without="A worker does not warn of a stock transport, of settings that break at-least-once,"
         " of a missing httpcore, or of options and periodic entries that need `DelayQ(app)`.",
         promise=Promise.WARNINGS,
@@ -399,7 +399,7 @@ WORKER = (
     ),
     Replace(
         target="worker.startup_info",
-        by=worker_checks.show_enabled_parts,
+        by=app_warnings.show_enabled_parts,
         without="The banner does not show which parts of this package are on.",
         promise=Promise.WARNINGS,
     ),

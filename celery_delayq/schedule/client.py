@@ -12,8 +12,8 @@ from uuid import uuid4
 from celery import Signature
 
 from celery_delayq.errors import ConfigError, InvalidETA, InvalidFilter
+from celery_delayq.integration.app_warnings import warn_of_naive_eta
 from celery_delayq.integration.not_run import has_listeners, note_cancelled
-from celery_delayq.integration.worker_checks import warn_of_naive_eta
 from celery_delayq.model.envelope import Due, due_of_eta
 from celery_delayq.model.lookup import (
     IfDue,

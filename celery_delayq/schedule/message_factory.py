@@ -10,8 +10,8 @@ from celery import Celery, signals
 from celery.app.routes import MapRoute
 
 from celery_delayq.integration import amqp
+from celery_delayq.integration.app_warnings import warn_of_naive_eta
 from celery_delayq.integration.context import CONTEXT_OPTION, Sent, to_send
-from celery_delayq.integration.worker_checks import warn_of_naive_eta
 from celery_delayq.model import delivery, envelope
 from celery_delayq.model.envelope import PROPERTY, Due, Entry
 from celery_delayq.schedule.items import FIELD_OPTIONS, InvalidItem

@@ -25,7 +25,7 @@ from redis.exceptions import ResponseError
 from celery_delayq.dispatch.lease_keeper import ACK_LOOK_SECONDS, LeaseKeeper, keeper_of
 from celery_delayq.dispatch.pacing import MIN_GATHER_SECONDS
 from celery_delayq.errors import InvalidOption, NotAllowed, RecordError, StoreFull
-from celery_delayq.integration import worker, worker_checks
+from celery_delayq.integration import app_warnings, worker
 from celery_delayq.integration.install import EVENTLET, change_consumer
 from celery_delayq.integration.replace import make
 from celery_delayq.model import delivery, envelope
@@ -284,7 +284,7 @@ class Channel(stock.Channel):
 
     def _inplace_augment_message(self, message: Any, exchange: str, routing_key: str) -> None:
         """Check a message before kombu publishes it."""
-        worker_checks.warn_of_call(message)
+        app_warnings.warn_of_call(message)
         check_text("exchange", exchange)
         check_text("routing_key", routing_key)
         if envelope.is_task(message):

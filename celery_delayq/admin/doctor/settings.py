@@ -11,7 +11,7 @@ from celery import Celery
 from celery_delayq.admin import accounts
 from celery_delayq.admin.doctor.finding import UNKNOWN, WARNING, Finding, fault, unknown, warning
 from celery_delayq.admin.doctor.subject import OnRedis
-from celery_delayq.integration import worker_checks
+from celery_delayq.integration import app_warnings
 from celery_delayq.store.schedule import layouts
 from celery_delayq.store.server.rights import missing
 from celery_delayq.utils.text import spelled
@@ -47,7 +47,7 @@ _CONTRADICTIONS: tuple[tuple[Any, str, str], ...] = (
 
 def settings(app: Celery, connection: Any) -> Iterator[Finding]:
     """Settings must not contradict each other."""
-    for text in worker_checks.problems(app, connection):
+    for text in app_warnings.problems(app, connection):
         what, _, todo = text.rpartition(". ")
         # This process cannot see whether celery beat runs.
         level = UNKNOWN if "celery beat has to run" in text else WARNING

@@ -221,7 +221,7 @@ LOOKUPS = {
     "integration/not_run.py": "it finalizes the app for a task that is not known yet",
     "integration/send_task.py": "`register` itself",
     "integration/worker.py": "in a worker",
-    "integration/worker_checks.py": "in a worker",
+    "integration/app_warnings.py": "in a worker",
     "limits/client.py": "it finalizes the app",
     "schedule/items.py": "it finalizes the app",
     "schedule/search.py": "it finalizes the app",

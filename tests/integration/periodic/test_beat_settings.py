@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from celery.app.defaults import DEFAULTS
 
+from celery_delayq.integration.app_warnings import problems
 from celery_delayq.integration.beat_guard import IGNORED_BEAT_SETTINGS
-from celery_delayq.integration.worker_checks import problems
 from tests.integration.conftest import MakeApp
 
 PAGE = Path(__file__).parents[3] / "docs" / "periodic.md"

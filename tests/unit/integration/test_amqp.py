@@ -10,7 +10,7 @@ from celery import Celery
 from celery.app.amqp import AMQP
 
 from celery_delayq import DelayQ
-from celery_delayq.integration import worker_checks
+from celery_delayq.integration import app_warnings
 from celery_delayq.integration.amqp import AMQPMixin
 from celery_delayq.utils import once
 from celery_delayq.webhook import Webhook
@@ -61,11 +61,11 @@ def test_a_worker_that_cannot_send_webhooks_says_so_when_it_starts(
 ) -> None:
     once.warn_once.cache_clear()
     if not installed:
-        monkeypatch.setattr(worker_checks, "find_spec", lambda _name: None)
+        monkeypatch.setattr(app_warnings, "find_spec", lambda _name: None)
     app = Celery("app", broker="delayq+redis://", set_as_current=False)
     DelayQ(app, webhook=Webhook(allow=["hooks.example.com"]))
 
     with app.connection_for_write() as connection:
-        worker_checks.check_worker(SimpleNamespace(app=app, connection=connection))
+        app_warnings.check_worker(SimpleNamespace(app=app, connection=connection))
 
     assert caplog.text.count('pip install "celery-delayq[webhook]"') == warnings

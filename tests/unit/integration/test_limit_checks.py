@@ -9,7 +9,7 @@ import pytest
 from celery import Celery
 
 from celery_delayq import DelayQ, Limit
-from celery_delayq.integration import worker_checks
+from celery_delayq.integration import app_warnings
 from celery_delayq.integration.install import _change_extended_worker
 from celery_delayq.model.cluster_tags import cluster_tags, tag_of
 
@@ -35,7 +35,7 @@ def add(app: Celery, name: str, **options: Any) -> None:
 
 def texts_of(app: Celery) -> list[str]:
     with app.connection_for_write() as connection:
-        return [text for text in worker_checks.problems(app, connection) if "imit" in text]
+        return [text for text in app_warnings.problems(app, connection) if "imit" in text]
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from celery import Celery
 
 from celery_delayq import DelayQ, Filter
 from celery_delayq.errors import NotSupported
-from celery_delayq.integration import beat_guard, worker_checks
+from celery_delayq.integration import app_warnings, beat_guard
 from celery_delayq.periodic import runner
 from tests.support.cli import CommandLine
 
@@ -91,7 +91,7 @@ def test_a_worker_warns_that_celery_beat_has_to_fire_the_entries(
     app = delayq.app
     app.conf.beat_schedule = {"each second": {"task": "x", "schedule": 1.0}}
     with app.connection_for_read() as connection, caplog.at_level(logging.WARNING):
-        worker_checks.check_worker(SimpleNamespace(app=app, connection=connection))
+        app_warnings.check_worker(SimpleNamespace(app=app, connection=connection))
         beat_guard.begin(SimpleNamespace(app=app))
         assert runner.begin(app) is None
 
