@@ -10,7 +10,7 @@ from celery import Celery
 from celery.app.control import Control as CeleryControl
 from kombu.utils.functional import maybe_list
 
-from celery_delayq.integration.request import refuse_reserved
+from celery_delayq.integration.endings.request import refuse_reserved
 
 logger = logging.getLogger(__name__)
 

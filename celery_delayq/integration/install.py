@@ -42,10 +42,10 @@ if TYPE_CHECKING:
         liveness,
         pool,
         remote_control,
-        request,
         retries,
         worker,
     )
+    from celery_delayq.integration.endings import request
     from celery_delayq.integration.pool import lost_connection, results
 else:  # a process that only sends tasks needs none of these
     amqp = lazy.LazyName("celery_delayq.integration.amqp")
@@ -58,7 +58,7 @@ else:  # a process that only sends tasks needs none of these
     lost_connection = lazy.LazyName("celery_delayq.integration.pool.lost_connection")
     pool = lazy.LazyName("celery_delayq.integration.pool")
     remote_control = lazy.LazyName("celery_delayq.integration.remote_control")
-    request = lazy.LazyName("celery_delayq.integration.request")
+    request = lazy.LazyName("celery_delayq.integration.endings.request")
     results = lazy.LazyName("celery_delayq.integration.pool.results")
     retries = lazy.LazyName("celery_delayq.integration.retries")
     worker = lazy.LazyName("celery_delayq.integration.worker")

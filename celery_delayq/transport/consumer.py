@@ -17,8 +17,8 @@ from redis.exceptions import ConnectionError, NoScriptError, RedisError, Respons
 from celery_delayq.dispatch.acks import AckBatch
 from celery_delayq.dispatch.lease_keeper import LeaseKeeper
 from celery_delayq.integration import worker
+from celery_delayq.integration.endings.request import refuse_reserved
 from celery_delayq.integration.pauses_and_revokes import Controls
-from celery_delayq.integration.request import refuse_reserved
 from celery_delayq.settings import Settings
 from celery_delayq.store.leases import AcquireReply
 from celery_delayq.store.schedule import Store

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from celery_delayq.errors import InvalidETA
-from celery_delayq.integration import run_history
+from celery_delayq.integration.endings import run_history
 from celery_delayq.model import delivery, envelope, publish_outcome
 from celery_delayq.model.delivery import LeasePlace
 from celery_delayq.model.envelope import Due, Entry

@@ -9,7 +9,7 @@ from celery import Celery, chain, chord, group
 from celery.result import AsyncResult
 
 from celery_delayq import DelayQ
-from celery_delayq.integration.request import CELERY_NOTIFIES_CHORDS
+from celery_delayq.integration.endings.request import CELERY_NOTIFIES_CHORDS
 from celery_delayq.model.dead_letter import DeadFilter
 from celery_delayq.model.scheduled import Outcome
 from tests.apps.retry_tasks import Act, RetryScene

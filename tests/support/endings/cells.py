@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from celery import Task
 
-from celery_delayq.integration.request import CELERY_NOTIFIES_CHORDS
+from celery_delayq.integration.endings.request import CELERY_NOTIFIES_CHORDS
 from celery_delayq.testing.workers import POOLS
 
 ACKS = ("late", "early")

@@ -8,8 +8,8 @@ from itertools import product
 
 import pytest
 
+from celery_delayq.integration.endings.request import RequestMixin
 from celery_delayq.integration.endings.request_state import NEXT_STATES, RequestState
-from celery_delayq.integration.request import RequestMixin
 
 #: The allowed changes. A task that has begun or is refused stays so.
 ALLOWED = {

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from celery_delayq.errors import InvalidCursor, InvalidFilter, RecordError
-from celery_delayq.integration.run_history import due_ms
+from celery_delayq.integration.endings.run_history import due_ms
 from celery_delayq.model.history import Ending, Run, RunRecord, check_range, read_runs, reason_of
 
 PLAIN = RunRecord(

@@ -32,7 +32,7 @@ RequestBase: Any = object
 class RunMixin(RequestBase):
     """Records how each run of a task ends. Used only with the setting ``history``, for speed.
 
-    It comes before :class:`~celery_delayq.integration.request.RequestMixin` in the bases.
+    It comes before :class:`~celery_delayq.integration.endings.request.RequestMixin` in the bases.
     """
 
     _run_ending: Ending | None = None

@@ -24,9 +24,9 @@ from kombu.utils.imports import symbol_by_name
 
 from celery_delayq.integration.endings.request_state import NEXT_STATES, EndedBy, RequestState
 from celery_delayq.integration.endings.result_backend import is_reported
+from celery_delayq.integration.endings.run_history import RequestBase, RunMixin
 from celery_delayq.integration.pauses_and_revokes import REVOKED_CANVASES
 from celery_delayq.integration.retries import attempts_of, hold_chord
-from celery_delayq.integration.run_history import RequestBase, RunMixin
 from celery_delayq.model import delivery
 from celery_delayq.model.broker import Deliveries, deliveries_of
 from celery_delayq.model.canvas import Canvas
