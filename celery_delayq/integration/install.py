@@ -17,7 +17,7 @@ from celery import Celery
 
 from celery_delayq.dispatch import start_gate
 from celery_delayq.errors import ConfigError, InvalidLimit, InvalidRetry
-from celery_delayq.integration import broker_urls, context, fast, send_task
+from celery_delayq.integration import broker_urls, context, fast, former_names, send_task
 from celery_delayq.integration.replace import (
     Change,
     Connect,
@@ -73,7 +73,7 @@ def install(app: Celery) -> None:
     """Make the changes to *app*; a second call changes nothing."""
     make(PROCESS)
     make(APP, app=app)
-    send_task.share_with_registry(app)
+    former_names.share_with_registry(app)
     if "flower" in sys.modules:
         flower.add_tab()
     if "amqp" in app.__dict__:
@@ -214,7 +214,7 @@ PROCESS = (
     *fast.PROCESS,
     Replace(
         target="celery.app.registry:TaskRegistry.__missing__",
-        by=send_task.find_by_former_name,
+        by=former_names.find_by_former_name,
         without="A signature inside a message is sent under the former name of its task, without "
         "the route and the options of the task, and an errback gets the arguments of an unknown "
         "task.",
@@ -449,7 +449,7 @@ WORKER = (
 EXTENDED_WORKER = (
     Replace(
         target="celery.worker.consumer:Consumer.update_strategies",
-        by=worker.add_strategies,
+        by=former_names.add_strategies,
         without="A message with a former name of a task is an unknown task.",
         promise=Promise.RENAMED_TASKS,
         upstream="celery: let a task have several names in the registry.",

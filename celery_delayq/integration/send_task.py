@@ -31,9 +31,6 @@ logger = logging.getLogger(__name__)
 #: Attribute of an app: how many functions for its finalization are already known.
 _FINALIZERS_ATTRIBUTE = "_delayq_registered"
 
-#: The attribute of a registry of tasks with the names of tasks by their former names.
-_FORMER_NAMES = "_delayq_former_names"
-
 #: Import path of a task of ours, under which it may be sent, to the name in its messages.
 TASK_ALIASES = {"celery_delayq.webhook.post": "celery_delayq.webhook"}
 
@@ -105,22 +102,6 @@ def register(app: Any, name: str) -> None:
             except Exception as exc:
                 pending.append(task)  # `finalize` raises the error
                 warn_once(logger, f"A task of {app!r} cannot be made: {exc!r}")
-
-
-def share_with_registry(app: Any) -> None:
-    """Have the registry of an app's tasks find tasks by their former names."""
-    setattr(app._tasks, _FORMER_NAMES, renames_of(app).by_former_name)
-
-
-def find_by_former_name(_owner: type, missing: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap the look-up of an unknown task, as for the signatures inside a message."""
-
-    def find(registry: Any, name: Any) -> Any:
-        present = getattr(registry, _FORMER_NAMES, {}).get(name)
-        task = None if present is None else registry.get(present)
-        return missing(registry, name) if task is None else task
-
-    return find
 
 
 def task_of(app: Any, name: str) -> Any:

@@ -122,32 +122,6 @@ def look_up_tracer(_owner: Any, _stock: Callable[..., Any]) -> Callable[..., Any
     return build_tracer
 
 
-def add_strategies(_owner: type, update: Callable[..., Any]) -> Callable[..., None]:
-    """Wrap the preparation of a worker for its tasks: it takes messages of their former names."""
-
-    def update_strategies(consumer: Any) -> None:
-        update(consumer)
-        strategies = consumer.strategies
-        for former, name in renames_of(consumer.app).by_former_name.items():
-            if name in strategies:
-                strategies[former] = _renaming(name, strategies[name])
-
-    return update_strategies
-
-
-def _renaming(name: str, strategy: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a strategy for messages of a former name. The original message keeps this name."""
-
-    def start(message: Any, payload: Any, *args: Any, **options: Any) -> Any:
-        if payload is None:
-            message.headers = {**message.headers, "task": name}
-        else:  # protocol 1
-            payload = {**payload, "task": name}
-        return strategy(message, payload, *args, **options)
-
-    return start
-
-
 def treat_refusals_as_outages(_owner: type, start: Callable[..., Any]) -> Callable[..., None]:
     """Wrap ``start``: the worker handles a refusal by Redis like a lost connection."""
 

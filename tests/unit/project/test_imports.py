@@ -55,6 +55,7 @@ SENDING = {
     "celery_delayq.integration.fast.properties",
     "celery_delayq.integration.fast.settings",
     "celery_delayq.integration.fast.writes",
+    "celery_delayq.integration.former_names",
     "celery_delayq.integration.install",
     "celery_delayq.integration.replace",
     "celery_delayq.integration.send_task",
