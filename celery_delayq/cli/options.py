@@ -16,7 +16,7 @@ from celery.bin.base import CeleryOption
 from celery_delayq.cli import complete, screen
 from celery_delayq.cli.text import read_stamp
 from celery_delayq.errors import InvalidETA
-from celery_delayq.model.arguments import TypedValue
+from celery_delayq.model.arguments.search import TypedValue
 from celery_delayq.model.envelope import due_of_countdown, due_of_eta
 from celery_delayq.model.scheduled import Filter, moment
 from celery_delayq.utils.text import is_utf8, seconds_of

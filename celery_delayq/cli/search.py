@@ -12,7 +12,7 @@ import click
 
 from celery_delayq.app import DelayQ
 from celery_delayq.cli import screen
-from celery_delayq.model.arguments import argument_names
+from celery_delayq.model.arguments.search import argument_names
 from celery_delayq.model.scheduled import Cursor, Filter, Page
 from celery_delayq.schedule.search import found_page
 from celery_delayq.store.paging import SEARCH_ENTRIES

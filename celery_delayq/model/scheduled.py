@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypedDict
 from urllib.parse import unquote
 
 from celery_delayq.errors import InvalidCursor, InvalidETA, InvalidFilter, RecordError
-from celery_delayq.model.arguments import checked_arguments
+from celery_delayq.model.arguments.search import checked_arguments
 from celery_delayq.model.envelope import (
     EPOCH,
     MAX_DUE_MS,

@@ -12,7 +12,7 @@ from uuid import uuid4
 
 from celery_delayq.errors import ConfigError, InvalidETA
 from celery_delayq.integration.not_run import note_cancelled, note_cancelled_ids
-from celery_delayq.model.arguments import ArgumentSearch
+from celery_delayq.model.arguments.search import ArgumentSearch
 from celery_delayq.model.envelope import MAX_DUE_MS, Due, due_of_countdown, due_of_eta
 from celery_delayq.model.lookup import (
     EntryCondition,

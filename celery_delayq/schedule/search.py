@@ -7,7 +7,7 @@ from functools import partial
 
 from kombu.serialization import prepare_accept_content
 
-from celery_delayq.model.arguments import ArgumentSearch
+from celery_delayq.model.arguments.search import ArgumentSearch
 from celery_delayq.model.compat import ALWAYS_ACCEPTED
 from celery_delayq.model.scheduled import Cursor, Filter, Page, ScheduledTask
 from celery_delayq.store.paging import read_page

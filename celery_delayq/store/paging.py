@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
-from celery_delayq.model.arguments import ArgumentSearch
+from celery_delayq.model.arguments.search import ArgumentSearch
 from celery_delayq.model.lookup import EntryCondition, FoundPage, ListedEntry, Position, State
 from celery_delayq.model.names import NO_RENAMES, Renames, check_name
 from celery_delayq.model.scheduled import Cursor, Filter, Page, ScheduledTask

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal, cast
 from uuid import uuid4
 
 from celery_delayq.errors import InvalidFilter, InvalidPlace, RecordError, TransferError
-from celery_delayq.model.arguments import ArgumentSearch
+from celery_delayq.model.arguments.search import ArgumentSearch
 from celery_delayq.model.lookup import FoundPage
 from celery_delayq.model.names import filter_of
 from celery_delayq.model.scheduled import Filter, FilterFields, moment

@@ -17,7 +17,7 @@ from kombu.compression import compress
 
 from celery_delayq import Filter
 from celery_delayq.errors import InvalidFilter
-from celery_delayq.model.arguments import ArgumentSearch, TypedValue, argument_names
+from celery_delayq.model.arguments.search import ArgumentSearch, TypedValue, argument_names
 
 NOON = datetime(2030, 1, 31, 12, tzinfo=timezone.utc)
 ORDER = UUID("0d1b0f6e-9f5c-4f0e-a8f5-1f6d8cf1f1a5")
