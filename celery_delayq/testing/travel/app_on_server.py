@@ -7,12 +7,11 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 from celery import Celery, _state
 from kombu import pools
 
-from celery_delayq.errors import TravelError
+from celery_delayq.testing.travel.refusals import check_broker
 
 #: They take precedence over an app's settings.
 _VARIABLES: Final = (
@@ -48,24 +47,6 @@ def app_on_server(app: Celery, broker_url: str, redis_url: str) -> Iterator[None
     ):
         check_broker(app, broker_url)
         yield
-
-
-def check_broker(app: Celery, broker_url: str) -> None:
-    """Raise TravelError if the app's broker is not *broker_url*."""
-    for connect in (app.connection_for_write, app.connection_for_read):
-        with connect() as connection:
-            shown = connection.as_uri()
-        if _place(shown) != _place(broker_url):
-            raise TravelError(
-                f"the broker of {app.main or 'the app'} is {shown}, and delayq_time moves the clock"
-                f" of the private server {_place(broker_url)} alone: let nothing set the URL of "
-                "the broker in a test with delayq_time"
-            )
-
-
-def _place(url: str) -> str:
-    found = urlsplit(url)
-    return f"{found.scheme.removeprefix('delayq+')}://{found.hostname}:{found.port}"
 
 
 @contextmanager

@@ -14,13 +14,14 @@ from celery_delayq.embedded import EmbeddedRedis
 from celery_delayq.errors import TravelError
 from celery_delayq.model.envelope import due_of_eta
 from celery_delayq.model.scheduled import moment
-from celery_delayq.testing.travel.app_on_server import app_on_server, check_broker
+from celery_delayq.testing.travel.app_on_server import app_on_server
 from celery_delayq.testing.travel.clock import MovedClock
 from celery_delayq.testing.travel.inline_worker import InlineWorker
 from celery_delayq.testing.travel.ordered_ids import ordered_ids
 from celery_delayq.testing.travel.outlook import Outlook, look
 from celery_delayq.testing.travel.periodic_entries import PeriodicEntries
 from celery_delayq.testing.travel.progress import Progress
+from celery_delayq.testing.travel.refusals import check_broker, check_server, checked_app
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -67,18 +68,9 @@ class TimeTravel:
     def __init__(
         self, app: Celery | None, server: EmbeddedRedis, scheme: str = "delayq+redis"
     ) -> None:
-        self.app: Celery = _checked_app(app)
+        self.app: Celery = checked_app(app)
         self.most_runs = MOST_RUNS
-        if not isinstance(server, EmbeddedRedis):
-            raise TravelError(
-                f"{server!r} is not a private server: delayq_time moves the clock of an "
-                "EmbeddedRedis alone, never that of a Redis which others use"
-            )
-        if scheme not in ("delayq+redis", "redis"):
-            raise TravelError(
-                f"the scheme {scheme!r} has a broker whose clock cannot be moved: delayq_time "
-                "needs delayq+redis. Tests on RabbitMQ or a Redis Cluster start real workers"
-            )
+        check_server(server, scheme)
         self._server = server
         self._block = ExitStack()
         self._progress: Progress | None = None
@@ -286,19 +278,6 @@ class TimeTravel:
 
 def _end() -> None:
     TimeTravel.active = None
-
-
-def _checked_app(app: Celery | None) -> Celery:
-    found: Any = current_app if app is None else app
-    found = found._get_current_object() if hasattr(found, "_get_current_object") else found
-    if not isinstance(found, Celery):
-        raise TravelError(f"{found!r} is no Celery app: let the fixture delayq_app return one")
-    if app is None and found.main == "default":
-        raise TravelError(
-            "no Celery app is known yet: import the app in conftest.py, or let the fixture "
-            "delayq_app return it"
-        )
-    return found
 
 
 def _in_us(delta: timedelta) -> int:
