@@ -18,7 +18,7 @@ from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.acceptance.browser import Browser
 from tests.integration.conftest import MakeApp
 from tests.support.dead_letters import details, message
-from tests.support.flower import APPS, OLDEST, OPERATOR, PASSWORDS, Site, running_flower
+from tests.support.flower import APPS, OLDEST, OPERATOR, PASSWORDS, Site, page_paths, running_flower
 from tests.support.npm import axe
 
 pytestmark = pytest.mark.full
@@ -107,17 +107,7 @@ def fill(app: Celery, delayq: DelayQ, names: tuple[str, ...] = ("shop.mail",)) -
         delayq.pause(task=short)
 
 
-PAGES = (
-    "",
-    "/scheduled",
-    "/scheduled?argument=mail",
-    "/dead",
-    "/periodic",
-    "/limits",
-    "/fleet",
-    "/health",
-)
-
+PATHS = (*page_paths().values(), "/scheduled?argument=mail")
 
 #: Finds what keeps people from reading our part of a page. Flower's own parts are not ours.
 AXE = """
@@ -143,13 +133,13 @@ def look_at(browser: Browser, site: Site, path: str, width: int) -> list[tuple[s
 def test_each_page_fits_and_everybody_can_read_it(
     app: Celery, delayq: DelayQ, site: Site, browser: Browser
 ) -> None:
-    wrong = [each for path in PAGES for each in look_at(browser, site, path, WIDTHS[0])]
+    wrong = [each for path in PATHS for each in look_at(browser, site, path, WIDTHS[0])]
     fill(app, delayq)
-    pages = (*PAGES, "/task/shop.mail", "/task/dead%20shop.mail")
+    paths = (*PATHS, "/task/shop.mail", "/task/dead%20shop.mail")
     for width in WIDTHS:
-        wrong += [each for path in pages for each in look_at(browser, site, path, width)]
+        wrong += [each for path in paths for each in look_at(browser, site, path, width)]
     browser.prefer("dark")
-    wrong += [each for path in pages for each in look_at(browser, site, path, WIDTHS[0])]
+    wrong += [each for path in paths for each in look_at(browser, site, path, WIDTHS[0])]
     assert wrong == []
 
 
@@ -157,7 +147,7 @@ def test_no_name_runs_or_breaks_a_page(
     app: Celery, delayq: DelayQ, site: Site, browser: Browser
 ) -> None:
     fill(app, delayq, HOSTILE)
-    for path in PAGES:
+    for path in PATHS:
         wrong = look_at(browser, site, path, WIDTHS[1])
         assert wrong == [], "\n".join(map(str, wrong))
         html = browser.evaluate("document.querySelector('#delayed').innerHTML")

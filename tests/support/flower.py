@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from celery_delayq.embedded import free_port
 from celery_delayq.testing import ManagedProcess
+from celery_delayq.web.pages import PAGES
 from tests.support import TIMEOUT
 
 ROOT = Path(__file__).parents[2]
@@ -38,6 +39,16 @@ def unpacked(release: str) -> Path:
         subprocess.run([*pip, f"flower=={release}"], check=True)
         new.rename(folder)
     return folder
+
+
+def page_paths(task: str = "") -> dict[str, str]:
+    """Return the path below ``/delayed`` of each page by its name.
+
+    The page of a task is left out without its id, and that of a job: it is there after a change.
+    """
+    left_out = {"job"} if task else {"job", "task"}
+    others = {"overview": "", "task": f"/task/{urllib.parse.quote(task)}"}
+    return {name: others.get(name, f"/{name}") for name in PAGES if name not in left_out}
 
 
 @contextmanager

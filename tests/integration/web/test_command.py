@@ -19,7 +19,7 @@ from tests.integration.conftest import MakeApp
 from tests.integration.web.conftest import Scene
 from tests.integration.web.test_rights import FORMS, WRONG, stored
 from tests.support.cli import CommandLine
-from tests.support.flower import APPS, OPERATOR, PASSWORDS, READER, Site
+from tests.support.flower import APPS, OPERATOR, PASSWORDS, READER, Site, page_paths
 
 WEB = [sys.executable, "-m", "celery", "-A", "flower_tasks:app", "delayq", "web", "--port", "0"]
 
@@ -51,7 +51,7 @@ def cli(make_app: MakeApp) -> CommandLine:
 
 def test_the_pages_are_those_of_the_tab(scene: Scene, delayq_broker_url: str) -> None:
     with running(delayq_broker_url, "--url-prefix", "/tools/", prefix="/tools") as site:
-        for page, shown in {
+        texts = {
             "": "Load to come",
             "/scheduled": scene.waiting,
             "/dead": scene.dead,
@@ -62,7 +62,9 @@ def test_the_pages_are_those_of_the_tab(scene: Scene, delayq_broker_url: str) ->
             "/limits": "100/m",
             "/limits/stripe": "No task waits for this limit.",
             "/fleet": "Dispatchers",
-        }.items():
+        }
+        assert {*page_paths(scene.waiting).values()} <= {*texts}
+        for page, shown in texts.items():
             answer = site.get(f"/delayed{page}")
             assert (answer.status, shown in answer.text) == (200, True), page
             assert 'href="/tools/delayed/scheduled"' in answer.text

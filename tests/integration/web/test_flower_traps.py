@@ -11,7 +11,7 @@ from celery_delayq.embedded import EmbeddedRedis
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.integration.conftest import MakeApp
 from tests.integration.web.conftest import Scene
-from tests.support.flower import OLDEST, running_flower
+from tests.support.flower import OLDEST, page_paths, running_flower
 
 RELEASES = ["", pytest.param(OLDEST, marks=pytest.mark.full)]
 
@@ -63,15 +63,9 @@ def test_what_flower_hides_is_nowhere_on_our_pages(
     with running_flower(
         delayq_broker_url, delayq_redis.url, tmp_path, [f"--conf={config}"], release=release
     ) as (site, process):
-        for path in (
-            "/delayed",
-            "/delayed/scheduled",
-            "/delayed/scheduled?argument=17",
-            f"/delayed/task/{scene.waiting}",
-            "/delayed/dead",
-            f"/delayed/task/{scene.dead}",
-        ):
-            answer = site.get(path)
+        paths = page_paths(scene.waiting).values()
+        for path in (*paths, "/scheduled?argument=17", f"/task/{scene.dead}"):
+            answer = site.get(f"/delayed{path}")
             assert answer.status == 200, path
             for secret in ("&#x27;ada&#x27;", "&#39;ada&#39;", "declined", "billing.py"):
                 assert secret not in answer.text, (path, secret)
@@ -93,7 +87,9 @@ def test_a_redis_that_is_away_is_named_and_flower_goes_on(
     with running_flower(broker, "", tmp_path, release=release) as (site, _):
         assert site.get("/delayed").status == 200
         server.stop()
-        for path in ("", "/scheduled", "/dead", "/task/one", "/limits", "/periodic", "/fleet"):
+        paths = page_paths("one")
+        del paths["health"]  # says that Redis is away
+        for path in paths.values():
             answer = site.get(f"/delayed{path}")
             assert answer.status == 503, path
             assert "cannot reach" in answer.text, path
@@ -113,12 +109,13 @@ def test_on_rabbitmq_the_tab_shows_what_there_is(
         overview = site.get("/delayed")
         assert overview.status == 200
         assert "RabbitMQ counts the scheduled tasks of all queues together" in overview.text
-        for path in ("/dead", "/health"):
-            assert site.get(f"/delayed{path}").status == 200, path
-        for path in ("/scheduled", "/task/one", "/periodic", "/limits", "/fleet"):
+        for name, path in page_paths("one").items():
             answer = site.get(f"/delayed{path}")
-            assert answer.status == 501, path
-            assert "RabbitMQ can neither list" in answer.text, path
+            if name in ("overview", "dead", "health"):
+                assert answer.status == 200, path
+            else:
+                assert answer.status == 501, path
+                assert "RabbitMQ can neither list" in answer.text, path
         assert site.get("/task/one").status == 404
         assert "Traceback" not in process.log
 
@@ -135,6 +132,6 @@ def test_on_a_redis_cluster_all_pages_have_all_shards(
             answer = site.get(f"/delayed{path}" if path != "/broker" else path)
             assert answer.status == 200, path
             assert all(queue in answer.text for queue in queues), path
-        for path in ("/dead", "/periodic", "/limits", "/fleet", "/health", "/task/in%20queue-1"):
+        for path in page_paths("in queue-1").values():
             assert site.get(f"/delayed{path}").status == 200, path
         assert "Traceback" not in process.log
