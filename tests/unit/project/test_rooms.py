@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,15 @@ def test_the_top_of_the_package_has_at_most_26_entries() -> None:
     entries = {path.name for path in PACKAGE.iterdir()} - {"__init__.py", "__pycache__", "py.typed"}
 
     assert len(entries) <= 26, sorted(entries)
+
+
+def test_the_design_shows_all_rooms() -> None:
+    text = (PROJECT / "docs" / "design.md").read_text("utf-8")
+    picture = text.partition("\n## Rooms\n")[2].split("```")[1]
+    shown = {name for line in picture.splitlines() for name in re.findall(r"\w+", line[:50])}
+    entries = {path.stem for path in PACKAGE.iterdir()} - {"__init__", "__pycache__", "py"}
+
+    assert shown == entries
 
 
 def test_a_channel_is_composed_and_not_inherited_in_slices() -> None:
