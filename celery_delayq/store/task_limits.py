@@ -34,6 +34,22 @@ class StoredLimit(NamedTuple):
         return Definition.parse(self.override or self.of_code)
 
 
+class FirstLane(NamedTuple):
+    """The lane of a queue that may go first.
+
+    Attributes
+    ----------
+    moment_us : float
+        The time (µs since 1970) from which it may go; infinity while it waits for a permit.
+    first : bytes
+        Its first held entry, with its place in the lane.
+    """
+
+    lane: str
+    moment_us: float
+    first: bytes
+
+
 class LimitStore(StorePart):
     """The part of the store for limits."""
 
@@ -232,6 +248,14 @@ class LimitStore(StorePart):
         """Return the number of :meth:`ahead_command`."""
         [found] = answered(self._runner.run_all([self.ahead_command(*entry)]))
         return cast(int, found)
+
+    def first_lane(self, queue: str) -> FirstLane | None:
+        """Return the lane of a queue that may go first, or None if no lane has held entries."""
+        key, client = self._keys.queue(queue), self._runner.client
+        for lane, moment_us in client.zrange(key.lanes, 0, 0, withscores=True):
+            held = client.zrangebylex(key.held, b"[%b\0" % lane, b"(%b\1" % lane, 0, 1)
+            return FirstLane(to_text(lane), moment_us, *held) if held else None
+        return None
 
     def lanes(self, queue: str) -> Iterator[dict[str, float]]:
         """Yield the lanes of a queue in pages, each with the time (µs) of its next try; infinity

@@ -65,6 +65,7 @@ REDIS_CHECKS = {
     "leases": work.leases,
     "dead letters": work.dead_letters,
     "limits": limits.limits,
+    "stalled lanes": limits.stalled_lanes,
     "periodic": work.periodic,
     "beat": work.running_beats,
     "stock workers": work.stock_workers,

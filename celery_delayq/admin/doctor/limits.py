@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from urllib.parse import unquote
 
-from celery_delayq.admin.doctor.finding import Finding, note, warning
+from celery_delayq.admin.doctor.finding import Finding, fault, note, warning
 from celery_delayq.admin.doctor.subject import OnRedis
 from celery_delayq.model.limits import Definition
 from celery_delayq.model.limits.of_app import limits_of
 from celery_delayq.utils.text import spelled
+
+#: Seconds for which a lane may go, and does not, until it counts as stalled: as long as for the
+#: alert ``DelayQLaneStalled``.
+MAX_STALLED_SECONDS = 600.0
 
 
 def limits(subject: OnRedis) -> Iterator[Finding]:
@@ -52,3 +56,43 @@ def _without_permits(subject: OnRedis) -> Iterator[Finding]:
             "count: a process of an older version has leased them, or the limit began later",
             "update all workers; until then the limit does not hold",
         )
+
+
+def stalled_lanes(subject: OnRedis) -> Iterator[Finding]:
+    """Workers must take held tasks that may go by their limits."""
+    store, lanes = subject.store, subject.store.task_limits
+    stats = subject.stats().queues
+    idle = [each.name for each in stats if each.held and not each.leased and not each.is_paused]
+    numbers = _may_go(subject, idle) if idle else {}
+    if not numbers:
+        return
+    before = {queue: lanes.first_lane(queue) for queue in numbers}
+    consumed = subject.consumed_queues()  # meanwhile an idle worker takes the first task
+    now = store.now_us()
+    for queue, number in numbers.items():
+        first = lanes.first_lane(queue)
+        if first is None or first != before[queue]:
+            continue
+        what = f"{spelled(queue)}: {number:,} held tasks may go by their limits, and"
+        if queue not in consumed:
+            yield fault(f"{what} no worker takes them", f"start a worker with -Q {spelled(queue)}")
+        elif (late := (now - first.moment_us) / 1_000_000) > MAX_STALLED_SECONDS:
+            yield warning(
+                f"{what} none goes, one for {late:,.0f} s",
+                "all processes may be busy with long tasks: add workers. If they are idle, delayq "
+                "fsck finds lanes that nobody looks at",
+            )
+
+
+def _may_go(subject: OnRedis, queues: Sequence[str]) -> dict[str, int]:
+    """Return how many held tasks may go by their limits, for queues with any."""
+    store, lanes = subject.store, subject.store.task_limits
+    definitions = {name: each.definition for name, each in lanes.definitions().items()}
+    now_us = store.now_us()
+    found = store.run_each(lanes.waiting_steps(queue, definitions, now_us) for queue in queues)
+    numbers = {}
+    for queue, its in zip(queues, found, strict=True):
+        if isinstance(its, Exception):
+            raise its
+        numbers[queue] = its[1]
+    return {queue: number for queue, number in numbers.items() if number}

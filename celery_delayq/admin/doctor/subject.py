@@ -14,6 +14,9 @@ from celery_delayq.settings import Settings
 from celery_delayq.store.schedule import Store
 from celery_delayq.store.stores import Stores
 
+#: Seconds within which an idle worker takes any message.
+IDLE_WORKER_SECONDS = 1.5
+
 
 class OnRedis:
     """An app whose broker is Redis, or the app's part in one hash tag of a Redis Cluster.
@@ -61,6 +64,21 @@ class OnRedis:
         if name not in found:
             raise CommandRefused(f"Redis does not tell its setting {name}")
         return str(found[name])
+
+    def ask_workers(self, question: str, seconds: float = 1.0) -> dict[str, Any]:
+        """Return the answers of workers to a command of ``inspect``, by worker name."""
+        # Closing the connection at once also removes the queue for the answers.
+        with self.app.connection_for_write() as connection:
+            inspect = self.app.control.inspect(timeout=seconds, connection=connection)
+            return getattr(inspect, question)() or {}
+
+    def consumed_queues(self) -> set[str]:
+        """Return the queues that workers say they consume.
+
+        The call lasts so long that each idle worker takes a message which it may take.
+        """
+        answers = self.ask_workers("active_queues", IDLE_WORKER_SECONDS)
+        return {each["name"] for queues in answers.values() for each in queues}
 
     def _stats(self) -> Stats:
         return gather(Stores.single(self.store), self.queues)

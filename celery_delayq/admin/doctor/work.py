@@ -18,9 +18,6 @@ from celery_delayq.utils.text import spelled
 
 #: Seconds for which an entry may be overdue, a tick may be late, and an expired lease may remain.
 MAX_OVERDUE_SECONDS, MAX_TICK_DELAY_SECONDS, MAX_ENDED_LEASE_SECONDS = 5.0, 60.0, 60.0
-#: Seconds to wait for answers of workers, and seconds within which an idle worker takes any
-#: message.
-_ANSWER_SECONDS, _READY_LIST_SECONDS = 1.0, 1.5
 #: Most ready messages of a queue whose ETA is read.
 _MAX_SAMPLED_MESSAGES = 1000
 #: kombu's default visibility timeout, in seconds.
@@ -79,9 +76,7 @@ def consumers(subject: OnRedis) -> Iterator[Finding]:
     before = [first(each.name) for each in idle]
     if not idle:
         return
-    # While this waits for answers, an idle worker takes the first message.
-    answers = _ask_workers(subject, "active_queues", _READY_LIST_SECONDS)
-    consumed = {each["name"] for queues in answers.values() for each in queues}
+    consumed = subject.consumed_queues()  # meanwhile an idle worker takes the first message
     for queue, message in zip(idle, before, strict=True):
         if queue.name not in consumed and message == first(queue.name) is not None:
             yield fault(
@@ -157,7 +152,7 @@ def stock_workers(subject: OnRedis) -> Iterator[Finding]:
     """Tasks that stock workers take from shared queues have only the guarantees of stock Celery."""
     has_limits = subject.store.client.exists(subject.store.keys.limits)
     no_limits = ", and no limit holds for it" if has_limits else ""
-    for name, stats in sorted(_ask_workers(subject, "stats", _ANSWER_SECONDS).items()):
+    for name, stats in sorted(subject.ask_workers("stats").items()):
         broker = stats.get("broker", {})
         if broker.get("transport") != "redis":
             continue
@@ -197,11 +192,3 @@ def stock_etas(subject: OnRedis) -> Iterator[Finding]:
                 "one moves it to the schedule, a stock worker keeps it in memory",
                 "let the broker URL of producers begin with delayq+redis:// (docs/migration.md)",
             )
-
-
-def _ask_workers(subject: OnRedis, question: str, seconds: float) -> dict[str, Any]:
-    """Return the answers of workers to a command of ``inspect``, by worker name."""
-    # Closing the connection at once also removes the queue for the answers.
-    with subject.app.connection_for_write() as connection:
-        inspect = subject.app.control.inspect(timeout=seconds, connection=connection)
-        return getattr(inspect, question)() or {}

@@ -21,6 +21,7 @@ from celery_delayq.admin import accounts
 from celery_delayq.admin.doctor import REDIS_CHECKS, work
 from celery_delayq.embedded import EmbeddedRedis
 from celery_delayq.embedded.ports import free_port
+from celery_delayq.store.schedule import Store
 from celery_delayq.testing import ManagedProcess, wait_until
 from tests.integration.conftest import MakeApp
 from tests.lua.bench import labelled
@@ -292,16 +293,42 @@ def another_limit(patient: Patient) -> None:
     DelayQ.of(patient.app()).store.task_limits.announce({"by%20pattern": "0 1 8 0"})
 
 
-def leased_without_a_permit(patient: Patient) -> None:
+def hold(patient: Patient, limit: str, *ids: str) -> Store:
+    """Publish tasks of a limit; those that may not go at once are held."""
     store = DelayQ.of(patient.app()).store
-    store.task_limits.announce({"api": "0 1 8 0"})
+    store.task_limits.announce({"api": limit})
     store.register("celery")
-    for name in ("a", "b"):
+    for id in ids:
         call = store.schedule_call("celery")
-        call.add(labelled(name, 0, lane="api:"))
+        call.add(labelled(id, 0, lane="api:"))
         store.run(call)
+    return store
+
+
+def leased_without_a_permit(patient: Patient) -> None:
+    store = hold(patient, "0 1 8 0", "a", "b")
     store.leases.acquire("celery", "me", 60.0, "1", 2, has_limits=True)
     patient.client.zremrangebyrank("delayq:permits", 0, 0)
+
+
+def nobody_takes_held_tasks(patient: Patient) -> None:
+    hold(patient, "0 1 8 1", "a", "b")
+
+
+def workers_are_busy(patient: Patient) -> None:
+    """With a task of another queue, for as long as the lane may go."""
+    worker = patient.worker(
+        "liveness_tasks",
+        queues=["celery", "slow"],
+        concurrency=1,
+        conf={"task_acks_late": True, "worker_prefetch_multiplier": 1},
+    )
+    patient.at_least_once = True
+    patient.app().send_task("stand_still", (600,), queue="slow")
+    wait_until(lambda: patient.client.zcard("{slow}:leases"), what="it holds the task")
+    hold(patient, "0 1 8 1", "a")
+    patient.client.zincrby("{celery}:lanes", -700e6, "api:")
+    patient.stack.callback(worker.kill)
 
 
 #: Faults, and which checks find them.
@@ -333,12 +360,14 @@ FAULTS: dict[Callable[[Patient], None], set[str]] = {
     many_dead: {"dead letters"},
     another_limit: {"limits"},
     leased_without_a_permit: {"limits"},
+    nobody_takes_held_tasks: {"stalled lanes"},
 }
 #: The same with more servers or processes, or a wait.
 SLOW_FAULTS: dict[Callable[[Patient], None], set[str]] = {
     nobody_reclaims: {"leases"},
     start_celery_beat: {"beat"},
     stock_worker: {"stock workers"},
+    workers_are_busy: {"stalled lanes"},
 }
 
 
@@ -357,6 +386,16 @@ def test_each_fault_is_found_and_nothing_else(
     found = findings(patient)
 
     assert {each["check"] for each in found if each["level"] != "cannot tell"} == checks, found
+
+
+def test_tasks_that_wait_for_their_limit_are_no_fault(patient: Patient) -> None:
+    patient.at_least_once = True
+    store = hold(patient, "3600000000 1 0 1", "a", "b")
+    store.leases.acquire("celery", "me", 60.0, "1", 2, has_limits=True)
+    store.run(store.leases.ack_call("celery", "me", {"1:1": b""}, has_permits=True))
+
+    assert patient.client.zcard("{celery}:held") == 1
+    assert findings(patient) == []
 
 
 @pytest.mark.parametrize("setting", [set_by_people, switched_off])
