@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-spark test test-full matrix nightly bench simulation soak format-file release lint format servers clean
+.PHONY: help demo demo-spark test test-full matrix nightly bench simulation soak site format-file release lint format servers clean
 
 help: ## list what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort | expand -t 12
@@ -48,6 +48,9 @@ simulation: .venv/installed ## fleets of dispatchers in virtual time, the tables
 
 soak: .venv/installed servers ## faults in their long form, 30 minutes; their table goes into docs/guarantees.md
 	$(BIN)/python -m tests.soak --markdown $(SOAK_ARGS)
+
+site: .venv/installed-site ## the documentation as a site, in build/site; each warning is an error
+	$(BIN)/python -m tests.site $(SITE_ARGS)
 
 format-file: .venv/installed ## write tests/format/VERSION.json, what this version stores in Redis; once for each release
 	DELAYQ_WRITE_FORMAT=1 $(BIN)/python -m pytest -q tests/integration/store/test_stored_format.py -k what_this_version

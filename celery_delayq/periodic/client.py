@@ -74,6 +74,9 @@ class PeriodicTasks:
     ) -> Periodic:
         """Add an entry.
 
+        Parameters that are not listed are the attributes of
+        :class:`~celery_delayq.periodic.definition.Definition`.
+
         Parameters
         ----------
         name : str
@@ -93,9 +96,6 @@ class PeriodicTasks:
         **options
             Options of ``apply_async``, such as ``queue``, ``priority``, ``headers``, or ``expires``
             in seconds after the tick.
-
-        The other parameters are the attributes of
-        :class:`~celery_delayq.periodic.definition.Definition`.
 
         Raises
         ------

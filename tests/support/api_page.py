@@ -125,7 +125,7 @@ def _class_part(name: str, owner: type) -> list[str]:
     """Return a class's part of the page: its arguments or attributes, then its other members."""
     is_argument, described = _described(owner)
     fields = [f"| {', '.join(f'`{each}`' for each in key)} | {text} |" for key, text in described]
-    members = [_row(member, value) for member, value in _members(owner)]
+    members = [_row(member, value) for member, value in members_of(owner)]
     if not fields and not members:
         return []
     part = [f"### `{name}`", ""]
@@ -181,7 +181,7 @@ def _is_public(owner: type, name: str) -> bool:
     return name[0] != "_" and f"{owner.__name__}.{name}" not in INTERNAL
 
 
-def _members(owner: type) -> Iterator[tuple[str, Any]]:
+def members_of(owner: type) -> Iterator[tuple[str, Any]]:
     """Yield the public methods and properties that our own classes define."""
     if issubclass(owner, (BaseException, str, int)):
         return

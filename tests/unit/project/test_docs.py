@@ -13,21 +13,24 @@ import sys
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
+from types import ModuleType
 from typing import NamedTuple
 
 import pytest
 
 from celery_delayq.app import DelayQ
-from celery_delayq.settings import Settings
 from celery_delayq.store.keys import Keys, QueueKeys
 from tests.run import ALL, TIERS
-from tests.support import helpers_page
+from tests.site.pages import parts
+from tests.support import errors_page, helpers_page, settings_page
 from tests.support.cli import leaves
 
 ROOT = Path(__file__).parents[3]
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
 EXAMPLE = ROOT / "example_project" / "README.md"
-BLOCK = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
+BLOCK = re.compile(r"^ *```.*?^ *```", re.DOTALL | re.MULTILINE)
+#: How a block is run.
+RUN = re.compile(r"^ *<!-- (?:not run|run by): .*$", re.MULTILINE)
 CODE = re.compile(r"`([^`\n]+)`")
 #: A file of tests, and one of its tests. "…" stands for what was named before.
 NAMED = re.compile(r"(?P<file>(?:…/|tests/[\w/]*/)?test_\w+\.py|…)(?:::(?P<name>\w+))?")
@@ -37,12 +40,8 @@ IDENTIFIER = re.compile(r"(?:\w+\.)*([A-Za-z_]\w*)(?:\(\))?")
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 #: Most lines of pages that are to be read in one go.
 LONGEST = {"README.md": 110, "docs/design.md": 250}
-#: Pages that are about no feature of an app.
-NO_FEATURE = {
-    *("what-needs-what", "settings", "api", "overview", "glossary", "known-gaps", "security"),
-    *("design", "keys", "internals", "development", "changes", "benchmarks", "scaling"),
-    "support",
-}
+#: Parts of ``docs/index.md`` whose pages are about a feature of an app.
+FEATURES = ("Scheduled tasks", "Failures", "In your app", "Data")
 
 
 class Named(NamedTuple):
@@ -55,7 +54,7 @@ class Named(NamedTuple):
 
 def text_of(page: Path) -> str:
     """Return a page without its blocks of code, which are examples."""
-    return BLOCK.sub("", page.read_text("utf-8"))
+    return RUN.sub("", BLOCK.sub("", page.read_text("utf-8")))
 
 
 def named_in(page: Path) -> Iterator[Named]:
@@ -151,17 +150,15 @@ def test_the_design_lists_every_folder_of_scripts() -> None:
     assert {*listed} == {each.name for each in lua.iterdir() if each.is_dir()}
 
 
-def test_the_readme_leads_to_every_page() -> None:
-    linked = {link["file"] for link in LINK.finditer(PAGES[0].read_text("utf-8"))}
-
-    assert {page.relative_to(ROOT).as_posix() for page in PAGES[1:]} <= linked
-
-
 def test_every_page_about_a_feature_is_in_the_table_of_what_needs_what() -> None:
     text = (ROOT / "docs" / "what-needs-what.md").read_text("utf-8")
     linked = {Path(link["file"]).stem for link in LINK.finditer(text)}
 
-    assert {page.stem for page in PAGES[1:]} - NO_FEATURE <= linked
+    index = parts((ROOT / "docs" / "index.md").read_text("utf-8"))
+    about_features = [each for each in index if each.title.removeprefix("How-to: ") in FEATURES]
+
+    assert len(about_features) == len(FEATURES)
+    assert {page.name for part in about_features for page in part.pages} <= linked
 
 
 @pytest.mark.parametrize("name", LONGEST)
@@ -176,14 +173,17 @@ def test_the_overview_names_every_call_and_command() -> None:
     # Commands of `periodic` are on a page of their own.
     commands = {name for name, _ in leaves() if not name.startswith("periodic ")} | {"periodic"}
 
-    assert {name for name in calls if f"delayq.{name}(" not in text} == set()
-    assert {name for name in commands if f"delayq {name}" not in text} == set()
+    assert {name for name in calls if f"`{name}`" not in text} == set()
+    assert {name for name in commands if f"`{name}" not in text} == set()
 
 
-def test_every_setting_is_on_its_page() -> None:
-    named = re.findall(r"^\| `(\w+)` \|", (ROOT / "docs/settings.md").read_text("utf-8"), re.M)
+@pytest.mark.parametrize("made", [settings_page, errors_page], ids=lambda made: made.PAGE.stem)
+def test_a_table_that_is_made_from_the_code_is_as_the_code(made: ModuleType) -> None:
+    """``python -m tests.support.settings_page``, or ``errors_page``, writes it."""
+    text = made.PAGE.read_text("utf-8")
 
-    assert sorted(named) == sorted(option.name for option in fields(Settings))
+    assert text == made.with_table(text)
+    assert {"settings": "`lease`", "errors": "`QueueFull`"}[made.PAGE.stem] in text
 
 
 @pytest.mark.full

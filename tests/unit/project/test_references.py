@@ -44,7 +44,8 @@ COMMENT = {"py": re.compile(r"#:? (.*)"), "lua": re.compile(r"--+ (.*)")}
 EXAMPLES = {
     *("celery_delayq.webhook.post", "celery_delayq.schedule", "celery_delayq.dead_letters"),
     *("celery_delayq.archive", "celery_delayq.Filter", "celery_delayq.module"),
-    *("celery.py", "settings.py", "shop.py", "test_shop.py"),
+    *("celery.py", "settings.py", "shop.py", "test_shop.py", "orders/tasks.py"),
+    *("mysite/celery.py", "mysite/settings.py", "mysite/__init__.py"),
 }
 
 

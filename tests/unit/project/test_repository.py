@@ -61,6 +61,10 @@ def test_every_extra_that_is_named_exists() -> None:
     assert len(named) > 4
 
 
+def test_no_page_installs_an_extra_from_a_checkout() -> None:
+    assert [text[:40] for text in texts() if '".[' in text] == []
+
+
 def test_every_python_of_the_matrix_is_a_classifier() -> None:
     classifiers = PROJECT["project"]["classifiers"]
 
