@@ -54,7 +54,10 @@ LUA = "tests/lua"
 #: Celery and its kombu, and the oldest and newest redis-py that this kombu takes; beside the oldest
 #: Celery the oldest of what else has a lower bound that matters.
 CELERY = {
-    "5.5": (("celery==5.5.0", "kombu==5.5.2", "msgspec==0.19.*"), "redis==4.6.0"),
+    "5.5": (
+        ("celery==5.5.0", "kombu==5.5.2", "msgspec==0.19.*", "time-machine==3.0.*"),
+        "redis==4.6.0",
+    ),
     "5.6": (("celery==5.6.*", "kombu==5.6.*"), "redis==4.6.0"),
     "5.7": (("celery==5.7.*", "kombu==5.7.*"), "redis==6.4.0"),
 }
