@@ -52,6 +52,9 @@ STOP_POLL_SECONDS, SHARED_STOP_POLL_SECONDS = 0.1, 0.5
 LOOK_ENTRIES = 200
 MIN_LOOK_SECONDS = 0.02
 
+#: What :meth:`PeriodicRunner.fire_due` returns if there is more to do.
+LOOK_AT_ONCE = 0.0
+
 #: A runner off duty looks later by a random share of a wait. This is the smallest share.
 MIN_WAIT_SHARE = 0.1
 
@@ -138,8 +141,18 @@ class PeriodicRunner:
 
     @property
     def failing(self) -> list[str]:
-        """The entries that cannot be fired here."""
-        return [*self._failing]
+        """The entries that cannot be fired here, and are not tried at the next look."""
+        now = time.monotonic()
+        return [name for name, (until, _) in self._failing.items() if until > now]
+
+    def try_failing_again(self) -> None:
+        """Try entries that could not be fired at the next look: one may have been corrected."""
+        self._failing = {name: (0.0, logged_at) for name, (_, logged_at) in self._failing.items()}
+
+    def look_again(self) -> None:
+        """Let the next :meth:`keep` write the entries in code: Redis may have lost them."""
+        if self._deploy is not None:
+            self._deploy.look_again()
 
     def start(self) -> None:
         """Start the thread."""
@@ -201,8 +214,8 @@ class PeriodicRunner:
             self._session.close()
         elif self._deploy is not None:
             start_gate.let_waiting_pass()  # an unreachable shard delays no other
-        if is_outage and self._deploy is not None:
-            self._deploy.look_again()  # Redis may have restarted without data
+        if is_outage:
+            self.look_again()
 
     def _warn_of_beats(self, store: Store) -> None:
         try:
@@ -238,10 +251,7 @@ class PeriodicRunner:
             if not pubsub.subscribed:
                 self._stopping.wait(remaining)
             elif pubsub.get_message(timeout=min(remaining, stop_poll)) is not None:
-                # A failing entry may have been corrected.
-                self._failing = {
-                    name: (0.0, logged_at) for name, (_, logged_at) in self._failing.items()
-                }
+                self.try_failing_again()
                 if not self._is_woken:
                     self._is_woken = True
                     end = min(end, time.monotonic() + self._off_duty_wait())
@@ -265,7 +275,7 @@ class PeriodicRunner:
         scheduler: TickScheduler,
         longest_wait: float = MAX_LOOK_SECONDS,
     ) -> float:
-        """Fire the due entries; return the seconds until the next look."""
+        """Fire the due entries; return the seconds until the next look, or :data:`LOOK_AT_ONCE`."""
         began = time.monotonic()
         failing = {name: until for name, (until, _) in self._failing.items() if until > began}
         claim = store.periodic.claim_due(
@@ -288,7 +298,7 @@ class PeriodicRunner:
                 next_looks += [next_look] if next_look is not None else []
         self.fired += self._fire(store, scheduler, firings)
         if len(claim.records) == LOOK_ENTRIES or claim.set_back:
-            return 0.0
+            return LOOK_AT_ONCE
         if claim.records or not self._is_woken:
             self._on_duty = bool(claim.records)
         self._fleet = claim.fleet
