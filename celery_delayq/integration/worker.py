@@ -85,6 +85,12 @@ def is_here() -> bool:
     return _worker() is not None
 
 
+def is_running() -> bool:
+    """Return whether this process is a worker that has not ended."""
+    blueprint = getattr(_worker(), "blueprint", None)  # a worker that starts has none yet
+    return is_here() and getattr(blueprint, "state", None) != bootsteps.TERMINATE
+
+
 def slots() -> int:
     """Return how many tasks this process can run at a time; 1 if it is no worker."""
     pool = getattr(_worker(), "pool", None)

@@ -22,7 +22,7 @@ from redis import Redis
 from celery_delayq.embedded import EmbeddedRedis
 from celery_delayq.embedded.rabbitmq import EmbeddedRabbitMQ
 from celery_delayq.errors import EmbeddedServerError, TravelError
-from celery_delayq.store.scripting.scripts import is_test_clock_read
+from celery_delayq.store.scripting.scripts import has_test_clock
 from celery_delayq.testing.processes import ProcessFailed
 from celery_delayq.testing.servers import new_server
 from celery_delayq.testing.workers import WorkerProcess
@@ -129,11 +129,10 @@ def delayq_worker(
     workers: list[WorkerProcess] = []
 
     def start(app: str, *, wait_ready: bool = True, **options: Any) -> WorkerProcess:
-        if is_test_clock_read():
-            raise TravelError(
-                "a worker is another process, whose clock does not move: a test has either "
-                "delayq_time or delayq_worker"
-            )
+        if has_test_clock():
+            from celery_delayq.testing.travel.refusals import WORKER_TEXT
+
+            raise TravelError(f"{WORKER_TEXT}: leave out delayq_worker or delayq_time")
         inherited = os.environ.get("PYTHONPATH", "").split(os.pathsep)
         path = os.pathsep.join(dict.fromkeys([*_own_folders(), *filter(None, inherited)]))
         options["env"] = {"PYTHONPATH": path, **(options.get("env") or {})}

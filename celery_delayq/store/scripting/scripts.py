@@ -78,12 +78,12 @@ class Script:
 
 
 _BY_SHA: dict[str, Script] = {}
-_is_test_clock_read = False
+_has_test_clock = False
 
 
 def load(name: str) -> Script:
     """Return the script *name*. Each process reads a script once."""
-    return _load(name + TRAVEL if _is_test_clock_read else name)
+    return _load(name + TRAVEL if _has_test_clock else name)
 
 
 def load_for_due_tasks() -> None:
@@ -92,15 +92,15 @@ def load_for_due_tasks() -> None:
         load(name)
 
 
-def read_test_clock(*, on: bool) -> None:
+def load_variants_of_travel(*, on: bool) -> None:
     """Have :func:`load` return the variants that read a clock that a test has set."""
-    global _is_test_clock_read
-    _is_test_clock_read = on
+    global _has_test_clock
+    _has_test_clock = on
 
 
-def is_test_clock_read() -> bool:
+def has_test_clock() -> bool:
     """Return whether scripts read a clock that a test has set."""
-    return _is_test_clock_read
+    return _has_test_clock
 
 
 @cache

@@ -45,10 +45,7 @@ def time_travel(
     from celery_delayq.testing.travel.traveller import TimeTravel  # imports Celery's worker
 
     private = _own_server(os.getpid()) if server is None else server
-    travel = TimeTravel(app, private)
-    with private.start().client() as client:
-        client.flushall()
-    with travel as time:
+    with TimeTravel(app, private, empty=True) as time:
         yield time
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Final
 
 from celery import Celery, _state
 from kombu import pools
 
+from celery_delayq.settings import ON_RABBITMQ
 from celery_delayq.testing.travel.refusals import check_broker
 
 #: They take precedence over an app's settings.
@@ -22,6 +23,15 @@ _VARIABLES: Final = (
 )
 #: Result backends that a private Redis replaces. Others stay, such as ``cache+memory://``.
 _REDIS_BACKENDS: Final = ("redis", "rediss", "redis+socket", "sentinel")
+#: Parts of the address of a broker or result backend: the private server needs none of them.
+_ADDRESS_PARTS: Final = (
+    *("broker_transport", "broker_use_ssl", "broker_port", "broker_vhost"),
+    *("broker_user", "broker_password", "redis_backend_use_ssl"),
+    *("redis_username", "redis_password", "redis_backend_credential_provider"),
+)
+#: Settings of a fleet do not hold. With `min_delay` a worker would wait for short delays itself,
+#: with `dispatch` off it would fire no ticks, and the private server has no replicas.
+_OWN_SETTINGS: Final = {"min_delay": 0, "dispatch": True, "wait_replicas": 0}
 _MISSING: Final = object()
 
 
@@ -54,12 +64,13 @@ def _with_settings(app: Celery, broker_url: str, redis_url: str) -> Iterator[Non
     changes = app.conf.changes
     backend = str(app.conf.result_backend or "").partition("://")[0]
     options = dict(app.conf.broker_transport_options or {})
-    own = options.get("delayq")
-    # With `min_delay` a worker would wait for short delays itself.
-    own = {**own, "min_delay": 0} if isinstance(own, Mapping) else {"min_delay": 0}
+    own = options.get("delayq", {})
+    if isinstance(own, Mapping):
+        own = {name: value for name, value in own.items() if name not in ON_RABBITMQ}
+        own |= _OWN_SETTINGS
     wanted: dict[str, Any] = {
         **dict.fromkeys(("broker_url", "broker_read_url", "broker_write_url"), broker_url),
-        **dict.fromkeys(("broker_use_ssl", "broker_transport", "redis_backend_use_ssl"), None),
+        **dict.fromkeys(_ADDRESS_PARTS),
         "broker_transport_options": {**options, "delayq": own},
         "task_always_eager": False,
     }
@@ -91,13 +102,19 @@ def _without_connections(app: Celery) -> Iterator[None]:
     try:
         yield
     finally:
-        if delayq is not None:
-            delayq.close()
-        _close_pool(pools.producers, amqp._producer_pool)
-        _close_pool(pools.connections, own._pool)
-        _close_backend(own._backend)
+        used = amqp._producer_pool, own._pool, own._backend
         own._pool, amqp._producer_pool, own._backend_cache, own._local = kept
         _state._tls.current_app = former_app
+        with suppress(Exception):  # a test may have ended the server
+            _close(delayq, *used)
+
+
+def _close(delayq: Any, producers: Any, connections: Any, backend: Any) -> None:
+    if delayq is not None:
+        delayq.close()
+    _close_pool(pools.producers, producers)
+    _close_pool(pools.connections, connections)
+    _close_backend(backend)
 
 
 def _close_pool(group: Any, pool: Any) -> None:

@@ -6,9 +6,11 @@ import datetime as dt
 import time
 from typing import Any
 
-from celery_delayq.embedded import EmbeddedRedis
+from redis import Redis
+
 from celery_delayq.errors import TravelError
-from celery_delayq.store.scripting.clock import TEST_CLOCK, read_test_clock
+from celery_delayq.model.envelope import EPOCH
+from celery_delayq.store.scripting.clock import TEST_CLOCK, use_test_clock
 
 _SECOND_US = 1_000_000
 _MOVED_TEXT = (
@@ -17,13 +19,18 @@ _MOVED_TEXT = (
 )
 
 
+def moment_of_us(time_us: int) -> dt.datetime:
+    """Return µs since 1970 as a time in UTC."""
+    return EPOCH + dt.timedelta(microseconds=time_us)
+
+
 class MovedClock:
     """Both clocks. They stand still, and show the same time, until the test moves them.
 
     Parameters
     ----------
-    server : EmbeddedRedis
-        The private Redis.
+    client : Redis
+        A client of the private server.
 
     Raises
     ------
@@ -31,8 +38,8 @@ class MovedClock:
         Other code has moved Python's clock already, or time-machine is missing.
     """
 
-    def __init__(self, server: EmbeddedRedis) -> None:
-        self._client = server.client()
+    def __init__(self, client: Redis) -> None:
+        self._client = client
         self._travel: Any = None
         self._traveller: Any = None
         #: The time that both clocks show, in µs since 1970.
@@ -55,16 +62,15 @@ class MovedClock:
         self._travel = time_machine.travel(seconds, tick=False)
         self._traveller = self._travel.start()
         self.now_us = seconds * _SECOND_US
-        read_test_clock(on=True)
-        self.write()
+        self.write()  # first: scripts of other threads may run at once
+        use_test_clock(on=True)
 
     def stop(self) -> None:
         """Let both clocks go again, with the right time."""
         if self._travel is not None:
-            read_test_clock(on=False)
+            use_test_clock(on=False)
             self._travel.stop()
             self._travel = None
-        self._client.close()
 
     def move_to(self, time_us: int) -> None:
         """Move both clocks forward to a time in µs since 1970."""
@@ -72,12 +78,17 @@ class MovedClock:
         self.now_us = time_us
         self.write()
 
-    def write(self) -> None:
-        """Write the time to Redis."""
+    @property
+    def now(self) -> dt.datetime:
+        """The time that both clocks show, in UTC."""
+        return moment_of_us(self.now_us)
+
+    def write(self) -> bool:
+        """Write the time to Redis; return whether Redis had one."""
         with self._client.pipeline() as pipe:
             pipe.delete(TEST_CLOCK)
             pipe.rpush(TEST_CLOCK, *divmod(self.now_us, _SECOND_US))
-            pipe.execute()
+            return bool(pipe.execute()[0])
 
     def check(self) -> None:
         """Raise TravelError if other code has moved Python's clock meanwhile."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from socket import gethostname
 from types import SimpleNamespace
 from typing import Any
 
-from celery import Celery, _state, bootsteps
+from celery import Celery, _state, bootsteps, signals
 from celery.concurrency.base import BasePool, apply_target
 from celery.exceptions import TaskRevokedError
 from celery.worker import state
@@ -21,6 +21,7 @@ from celery_delayq.integration import install, worker
 from celery_delayq.integration.pauses_and_revokes import REVOKED_CANVASES
 from celery_delayq.integration.replace import make, undo
 from celery_delayq.store.schedule import Store
+from celery_delayq.testing.travel.refusals import WORKER_TEXT, check_no_worker_here
 
 
 class InlineWorker:
@@ -35,49 +36,80 @@ class InlineWorker:
         The app. Its broker is the private server.
     note_run : Callable[[Any], None]
         Called with the request of each task before the task runs.
+
+    Raises
+    ------
+    TravelError
+        Another worker runs in this process.
+    InvalidLimit
+        A task of the app has an invalid limit.
     """
 
     def __init__(self, app: Celery, note_run: Callable[[Any], None]) -> None:
+        check_no_worker_here()
         self._app = app
         self._note_run = note_run
-        self._connection: Any = app.connection_for_read()
-        self._channel: Any = self._connection.default_channel
-        self.store: Store = self._channel.store
-        self._keeper = LeaseKeeper(
-            self.store, self.store.leases.claim, self._channel.settings, start=_start_no_thread
-        )
-        self._channel.settle_by(self._keeper)
-        self._channel.consumer.serves_worker = True
-        self._changes_worker = not worker.is_here()
-        hostname = f"delayq-time@{gethostname()}"
-        pool = _Pool(limit=1, app=app)
-        self._controller = _Controller(app, hostname, pool)
-        worker.remember(self._controller)
-        make(install.WORKER, **worker.changed_objects())
-        make(install.EXTENDED_WORKER)
-        self._handler = self._controller.consumer = _Handler(
+        self._known_tasks = 0
+        self._learned: list[str] = []
+        with ExitStack() as block:
+            self._connection: Any = app.connection_for_read()
+            block.callback(self._close_connection)
+            self._channel: Any = self._connection.default_channel
+            self.store: Store = self._channel.store
+            self._keeper = LeaseKeeper(
+                self.store, self.store.leases.claim, self._channel.settings, start=_start_no_thread
+            )
+            block.callback(self._disclaim)
+            self._channel.settle_by(self._keeper)
+            self._channel.consumer.serves_worker = True
+            hostname = f"delayq-time@{gethostname()}"
+            self._pool = _Pool(limit=1, app=app)
+            self._controller = _Controller(app, hostname, self._pool)
+            block.callback(worker.forget)
+            worker.remember(self._controller)
+            signals.worker_init.connect(self._refuse_worker, weak=False)
+            block.callback(signals.worker_init.disconnect, self._refuse_worker)
+            block.callback(self._undo_changes)
+            make(install.WORKER, **worker.changed_objects())
+            make(install.EXTENDED_WORKER)
+            self._consumer = self._new_consumer(hostname)
+            make(install.POOL, **worker.changed_objects())
+            self.prepare()
+            self._block = block.pop_all()
+
+    def _new_consumer(self, hostname: str) -> _InlineConsumer:
+        """Return Celery's consumer of this worker, which consumes no queue."""
+        app = self._app
+        consumer = self._controller.consumer = _InlineConsumer(
             self._run,
             hostname=hostname,
-            pool=pool,
+            pool=self._pool,
             app=app,
             timer=Timer(),
             controller=self._controller,
             disable_rate_limits=True,
         )
-        self._handler.connection = self._connection
-        self._handler.event_dispatcher = app.events.Dispatcher(
+        consumer.connection = self._connection
+        consumer.event_dispatcher = app.events.Dispatcher(
             self._connection, hostname=hostname, enabled=False
         )
         task_consumer = app.amqp.TaskConsumer(
-            self._channel, on_decode_error=self._handler.on_decode_error
+            self._channel, on_decode_error=consumer.on_decode_error
         )
-        task_consumer.on_message = self._handler.create_task_handler()
-        self._handler.task_consumer = task_consumer
+        task_consumer.on_message = consumer.create_task_handler()
+        consumer.task_consumer = task_consumer
         self._receive = task_consumer._receive_callback
-        make(install.POOL, **worker.changed_objects())
-        self._known_tasks = 0
-        self._learned: list[str] = []
-        self._pool = pool
+        return consumer
+
+    def prepare(self) -> None:
+        """Learn tasks that the test has defined, and store the limits of all tasks.
+
+        Raises
+        ------
+        InvalidLimit
+            A task has an invalid limit.
+        """
+        self._update_strategies()
         self.store.task_limits.announce(worker.limit_definitions())
 
     def queues(self) -> list[str]:
@@ -100,27 +132,50 @@ class InlineWorker:
     def run_next(self, queue: str) -> bool:
         """Run the next ready task of a queue; return whether there was a message."""
         self._update_strategies()
-        with _blocking_joins():
-            found: bool = self._channel.handle_one(queue, self._receive)
-        self._handler.perform_pending_operations()
+        try:
+            with _blocking_joins():
+                found: bool = self._channel.handle_one(queue, self._receive)
+        except BaseException:  # such as pytest.fail() in a task that is acknowledged late
+            self._requeue_leased()
+            raise
+        self._consumer.perform_pending_operations()
         self._keeper.send_all(self.store)
         return found
 
     def close(self) -> None:
-        """Forget the worker, and close the connection."""
+        """Forget the worker, undo its changes, and close the connection."""
+        self._block.close()
+
+    def _requeue_leased(self) -> None:
+        tags = [*self._keeper.leased]
+        self._channel.deliveries.requeue(tags, counted="nothing")
+        for tag in tags:
+            self._channel.qos.forget(tag)
+        self._keeper.send_all(self.store)
+
+    def _refuse_worker(self, **_: Any) -> None:
+        """End a worker that starts in this process meanwhile."""
+        worker.remember(self._controller)
+        raise SystemExit(WORKER_TEXT)  # Celery would only log another error
+
+    def _undo_changes(self) -> None:
         self._controller.blueprint.state = bootsteps.TERMINATE  # it does not come back
         for task in self._app.tasks.values():
             task.__trace__ = None
-        with suppress(Exception):  # a test may have ended the server
-            self._connection.close()
-        with suppress(Exception):
-            self.store.leases.disclaim(self._keeper.worker_id)
-        if self._changes_worker:
-            undo(install.WORKER, **worker.changed_objects())
-            undo(install.EXTENDED_WORKER)
-            worker.forget()
-        for revoked in (state.revoked, state.revoked_stamps, REVOKED_CANVASES):
+            undo(install.REQUEST, task=task)
+        undo(install.EXTENDED_WORKER)
+        undo(install.WORKER, **worker.changed_objects())
+        state.reset_state()
+        for revoked in (state.revoked_stamps, REVOKED_CANVASES):
             revoked.clear()
+
+    def _disclaim(self) -> None:
+        with suppress(Exception):  # a test may have ended the server
+            self.store.leases.disclaim(self._keeper.worker_id)
+
+    def _close_connection(self) -> None:
+        with suppress(Exception):
+            self._connection.close()
 
     def _update_strategies(self) -> None:
         """Learn tasks that a test has defined since the last run."""
@@ -130,7 +185,7 @@ class InlineWorker:
                 install.change_tasks(self._app)
             for task in tasks.values():
                 make(install.REQUEST, task=task)
-            self._handler.update_strategies()
+            self._consumer.update_strategies()
             self._known_tasks = len(tasks)
 
     def _run(self, request: Any) -> None:
@@ -152,7 +207,7 @@ class _Controller:
         self.blueprint = SimpleNamespace(state=bootsteps.RUN)
 
 
-class _Handler(Consumer):
+class _InlineConsumer(Consumer):
     """Celery's consumer without the steps that connect, listen and wait."""
 
     class Blueprint(Consumer.Blueprint):

@@ -18,8 +18,8 @@ _RANDOM_BITS = 80
 def ordered_ids() -> Iterator[None]:
     """Give tasks ids that sort in the order of their calls.
 
-    Redis orders tasks that are due in the same millisecond by their ids. While the clock of a test
-    stands still, all tasks that it sends are due in the same millisecond.
+    Redis orders tasks of a queue that are due in the same millisecond by their ids. While the clock
+    of a test stands still, tasks with the same countdown are due in the same millisecond.
     """
     numbers = count(1)
 

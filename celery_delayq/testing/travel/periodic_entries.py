@@ -6,7 +6,7 @@ from celery import Celery
 
 from celery_delayq.integration import beat_guard
 from celery_delayq.periodic.firing import TickScheduler
-from celery_delayq.periodic.runner import PeriodicRunner
+from celery_delayq.periodic.runner import LOOK_AT_ONCE, PeriodicRunner
 from celery_delayq.store.session import Session
 
 
@@ -34,16 +34,25 @@ class PeriodicEntries:
         has_entries = getattr(app, "_delayq", None) is not None and beat_guard.fires(app)
         return cls(app) if has_entries else None
 
+    def write_again(self) -> None:
+        """Write the entries in code: the test has emptied the server."""
+        self._runner.look_again()
+        self._runner.keep(self._stores)
+
+    def try_failing_again(self) -> None:
+        """Try entries that could not be fired at the next look."""
+        self._runner.try_failing_again()
+
     def fire_due(self) -> int:
         """Schedule the ticks that are due; return their number."""
         before = self._runner.fired
-        while not self._runner.fire_due(self._stores, self._store, self._scheduler):
+        while self._runner.fire_due(self._stores, self._store, self._scheduler) == LOOK_AT_ONCE:
             pass
         return self._runner.fired - before
 
     @property
     def failing(self) -> list[str]:
-        """The entries that cannot be fired."""
+        """The entries that cannot be fired, and are not tried at the next look."""
         return self._runner.failing
 
     def close(self) -> None:

@@ -7,8 +7,9 @@ from typing import Any
 
 from celery_delayq.errors import TravelError
 
-#: Most runs of a chain of tasks, each started by the one before, while the clock stands still.
-MAX_RUNS_IN_A_ROW = 1000
+#: While the clock stands still, a chain of tasks, each started by the one before, may have this
+#: part of the runs of a call.
+SHARE_IN_A_ROW = 10
 
 #: Most moves of the clock for each run that a call may have.
 MAX_MOVES_PER_RUN = 10
@@ -40,7 +41,7 @@ class Progress:
         # A retry and a requeued message keep their id.
         depth = 1 + max(self._depths.get(id, 0), self._depths.get(parent, 0))
         self._depths[id] = depth
-        self._is_endless = self._is_endless or depth > MAX_RUNS_IN_A_ROW
+        self._is_endless = self._is_endless or depth > self._most_runs / SHARE_IN_A_ROW
 
     def note_move(self) -> None:
         """Count a move of the clock."""
@@ -58,15 +59,20 @@ class Progress:
         if self._is_endless:
             raise TravelError(
                 f"no rest at {now}: tasks start each other again and again while the clock stands "
-                f"still. {self._tasks_text()}. Give the next call a countdown, or let it end"
+                f"still. {self._tasks_text()}. Give the next call a countdown, let it end, or "
+                f"{self._knob_text()}"
             )
-        if self.runs > self._most_runs or self._moves > self._most_runs * MAX_MOVES_PER_RUN:
+        is_too_long = self._moves > self._most_runs * MAX_MOVES_PER_RUN
+        if is_too_long or self.runs > self._most_runs:
+            what = f"{self._moves} moves" if is_too_long else f"{self._most_runs} runs"
             raise TravelError(
-                f"no rest until {now}: {self._tasks_text()}. Travel a shorter way, cancel what "
-                "schedules itself again, or allow more runs: "
-                f"delayq_time.most_runs = {10 * self._most_runs}"
+                f"more than {what} in one call, at {now}: {self._tasks_text()}. "
+                f"Travel a shorter way, cancel what schedules itself again, or {self._knob_text()}"
             )
+
+    def _knob_text(self) -> str:
+        return f"allow more runs: delayq_time.most_runs = {10 * self._most_runs}"
 
     def _tasks_text(self) -> str:
         found = [f"{name} ran {number} times" for name, number in self._by_task.most_common(5)]
-        return ", ".join(found) or f"no task ran, and the clock moved {self._moves} times"
+        return ", ".join(found) or "no task ran"

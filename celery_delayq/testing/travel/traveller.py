@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from celery import Celery, current_app
@@ -13,15 +13,21 @@ from celery import Celery, current_app
 from celery_delayq.embedded import EmbeddedRedis
 from celery_delayq.errors import TravelError
 from celery_delayq.model.envelope import due_of_eta
-from celery_delayq.model.scheduled import moment
 from celery_delayq.testing.travel.app_on_server import app_on_server
-from celery_delayq.testing.travel.clock import MovedClock
+from celery_delayq.testing.travel.clock import MovedClock, moment_of_us
 from celery_delayq.testing.travel.inline_worker import InlineWorker
 from celery_delayq.testing.travel.ordered_ids import ordered_ids
 from celery_delayq.testing.travel.outlook import Outlook, look
 from celery_delayq.testing.travel.periodic_entries import PeriodicEntries
 from celery_delayq.testing.travel.progress import Progress
-from celery_delayq.testing.travel.refusals import check_broker, check_server, checked_app
+from celery_delayq.testing.travel.refusals import (
+    check_broker,
+    check_no_worker_here,
+    check_no_worker_on,
+    check_server,
+    checked_app,
+)
+from celery_delayq.testing.travel.result_waits import refused_waits
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -47,47 +53,64 @@ class TimeTravel:
         The app; None for Celery's current app. Until the end of the block its broker is the
         private Redis. A result backend on Redis moves there too.
     server : EmbeddedRedis
-        A private server, which runs and is empty.
+        A private server. It is started if it does not run.
     scheme : str
         Scheme of the broker's URL.
+    empty : bool
+        Whether to delete all keys of the server first.
 
     Raises
     ------
     TravelError
-        A test cannot travel with this app, server or scheme, or travels already.
+        A test cannot travel with this app, server or scheme, travels already, or has a worker.
 
     Attributes
     ----------
     most_runs : int
-        Most runs of one call. A call with more of them never comes to rest, and raises an error.
+        Most runs of one call. A tenth of them may be a chain of tasks that start each other while
+        the clock stands still.
     """
 
     #: The object whose block has begun.
     active: ClassVar[TimeTravel | None] = None
 
     def __init__(
-        self, app: Celery | None, server: EmbeddedRedis, scheme: str = "delayq+redis"
+        self,
+        app: Celery | None,
+        server: EmbeddedRedis,
+        scheme: str = "delayq+redis",
+        *,
+        empty: bool = False,
     ) -> None:
         self.app: Celery = checked_app(app)
         self.most_runs = MOST_RUNS
         check_server(server, scheme)
         self._server = server
+        self._empty = empty
         self._block = ExitStack()
         self._progress: Progress | None = None
         self._lock = threading.Lock()
+        #: The threads that run the tasks: that of the block, and that of the present call.
+        self._threads: set[int] = set()
 
     def __enter__(self) -> Self:
         if TimeTravel.active is not None:
             raise TravelError(
                 "this test travels already: use either the fixture delayq_time or time_travel()"
             )
-        self._broker_url = self._server.url_for("delayq+redis")
+        check_no_worker_here()
+        self._broker_url = self._server.start().url_for("delayq+redis")
         with ExitStack() as block:
-            self._clock = MovedClock(self._server)
+            self._client = block.enter_context(self._server.client())
+            check_no_worker_on(self._client)
+            if self._empty:
+                self._client.flushall()
+            self._clock = MovedClock(self._client)
             block.callback(self._clock.stop)
             self._clock.start()
             block.enter_context(app_on_server(self.app, self._broker_url, self._server.url))
             block.enter_context(ordered_ids())
+            block.enter_context(refused_waits(self.app, lambda: self._threads))
             self.app.set_current()
             self._worker = InlineWorker(self.app, self._note_run)
             block.callback(self._worker.close)
@@ -95,6 +118,7 @@ class TimeTravel:
             self._periodic = PeriodicEntries.of(self.app)
             if self._periodic is not None:
                 block.callback(self._periodic.close)
+            self._threads = {threading.get_ident()}
             TimeTravel.active = self
             block.callback(_end)
             self._block = block.pop_all()
@@ -109,7 +133,7 @@ class TimeTravel:
     @property
     def now(self) -> datetime:
         """The time of both clocks, in UTC."""
-        return moment(0) + timedelta(microseconds=self._clock.now_us)
+        return self._clock.now
 
     def travel(self, by: timedelta | None = None, /, **parts: float) -> int:
         """Move the clocks forward, and run what is due on the way.
@@ -185,14 +209,15 @@ class TimeTravel:
     def _travel(self, target_us: int) -> int:
         if target_us < self._clock.now_us:
             raise TravelError(
-                f"{_text(target_us)} has passed, the clocks show {_text(self._clock.now_us)}: they "
-                "only go forward, since what has run cannot be undone"
+                f"{moment_of_us(target_us).isoformat()} has passed, the clocks show "
+                f"{self.now.isoformat()}: they only go forward, since what has run cannot be undone"
             )
         with self._call() as progress:
             next_ms = self._settle(progress)
             while next_ms is not None and next_ms * 1000 <= target_us:
                 self._clock.move_to(next_ms * 1000)
                 progress.note_move()
+                self._try_failing_again()
                 next_ms = self._settle(progress)
             self._clock.move_to(target_us)
             return progress.runs
@@ -235,6 +260,10 @@ class TimeTravel:
             if only is not None or not self._worker.learn_queues(outlook.queues):
                 return outlook
 
+    def _try_failing_again(self) -> None:
+        if self._periodic is not None:
+            self._periodic.try_failing_again()
+
     def _promote(self, queue: str) -> int:
         """Move due entries of a queue to its ready lists; return their number."""
         layout, total = self._store.layout_of(queue), 0
@@ -248,7 +277,10 @@ class TimeTravel:
 
     @contextmanager
     def _call(self) -> Iterator[Progress]:
-        """Check that the clocks may move, and collect the runs of a call."""
+        """Check that the clocks may move, and collect the runs of a call.
+
+        The test may have defined tasks, or have emptied the server.
+        """
         if self is not TimeTravel.active:
             raise TravelError("the clocks move only inside the block of time_travel()")
         if not self._lock.acquire(blocking=False):
@@ -257,17 +289,25 @@ class TimeTravel:
                 "by; call it in the test"
             )
         former: Any = current_app._get_current_object()
+        threads = self._threads
         try:
             self._clock.check()
             if not self._server.running:
                 raise TravelError("the private Redis has ended: start it again in the test")
             check_broker(self.app, self._broker_url)
-            self._clock.write()  # the test may have emptied the server
+            check_no_worker_on(self._client)
             self.app.set_current()  # for a thread of its own
+            self._threads = {*threads, threading.get_ident()}
+            is_emptied = not self._clock.write()
+            self._worker.prepare()
+            self._try_failing_again()
+            if is_emptied and self._periodic is not None:
+                self._periodic.write_again()
             self._progress = Progress(self.most_runs)
             yield self._progress
         finally:
             self._progress = None
+            self._threads = threads
             former.set_current()
             self._lock.release()
 
@@ -282,7 +322,3 @@ def _end() -> None:
 
 def _in_us(delta: timedelta) -> int:
     return delta // timedelta(microseconds=1)
-
-
-def _text(time_us: int) -> str:
-    return datetime.fromtimestamp(time_us / 1_000_000, timezone.utc).isoformat()

@@ -13,14 +13,18 @@ from unittest import mock
 import pytest
 from celery import Celery, chain, chord, current_app, group
 from celery.exceptions import Reject
+from celery.exceptions import TimeoutError as CeleryTimeout
 from celery.schedules import crontab
 
 from celery_delayq import DelayQ
 from celery_delayq.aio import AsyncDelayQ
 from celery_delayq.integration import worker
-from celery_delayq.testing import assert_scheduled, dead_letters, drain
+from celery_delayq.testing import assert_scheduled, dead_letters, drain, wait_until
 from celery_delayq.testing.travel.traveller import TimeTravel
 from tests.integration.testing.conftest import HOUR, Runs
+from tests.support import TIMEOUT
+
+pytestmark = pytest.mark.conformance
 
 
 def test_a_reminder_goes_out_a_day_later_and_its_follow_up_after_it(
@@ -241,6 +245,24 @@ def test_what_ends_the_test_ends_it_inside_a_task_too(
     assert drain() == 0
 
 
+def test_a_task_that_ends_the_test_and_is_acknowledged_late_is_ready_again(
+    delayq_time: TimeTravel, delayq_app: Celery, runs: Runs
+) -> None:
+    @delayq_app.task(shared=False, name="end_late", acks_late=True)
+    def end_late() -> None:
+        runs.note("late")
+        if len(runs) == 1:
+            pytest.fail("must not run")
+
+    end_late.delay()
+    delayq_app.tasks["note"].delay("behind")
+    with pytest.raises(pytest.fail.Exception, match="must not run"):
+        drain()
+
+    assert drain() == 2
+    assert [name for name, _ in runs] == ["late", "late", "behind"]
+
+
 def test_failed_rejected_and_unknown_tasks_are_dead_letters(
     delayq_time: TimeTravel, delayq_app: Celery
 ) -> None:
@@ -313,6 +335,23 @@ def test_a_month_of_a_daily_entry_runs_each_day_with_its_follow_up(
     DelayQ.of(delayq_app).periodic.add("daily", crontab("0", "9"), task="remind", args=["all"])
 
     assert delayq_time.travel(days=30) == len(runs) == 2 * 30
+
+
+def test_waits_end_while_the_clocks_stand_still(
+    delayq_time: TimeTravel, delayq_app: Celery
+) -> None:
+    """Their clock is ``time.monotonic``, which is not moved."""
+    start, began = delayq_time.now, time.monotonic()
+    result = delayq_app.tasks["note"].apply_async(("later",), countdown=60)
+
+    asyncio.run(asyncio.wait_for(asyncio.sleep(0.01), TIMEOUT))
+    with pytest.raises(CeleryTimeout):
+        result.get(timeout=0.01)
+    with pytest.raises(TimeoutError):
+        wait_until(result.ready, 0.01)
+
+    assert time.monotonic() > began
+    assert datetime.now(timezone.utc) == delayq_time.now == start
 
 
 async def days_later(app: Celery, travel: TimeTravel) -> None:

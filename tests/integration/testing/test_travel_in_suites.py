@@ -127,6 +127,7 @@ class Committing(TransactionTestCase):
 """
 PLAIN_TESTS = """
 import asyncio
+import os
 import pytest
 from celery import Celery
 from celery_delayq import DelayQ
@@ -146,10 +147,12 @@ def loops():
     ran.append("loops")
 
 @pytest.mark.parametrize("number", range(6))
-def test_each_process_has_a_server(number, delayq_time):
+def test_each_process_has_a_server(number, delayq_time, delayq_redis):
     note.apply_async((number,), countdown=86400)
     assert delayq_time.travel(days=1) == 1
     assert ran.pop() == number
+    with open("ports.txt", "a") as ports:
+        print(os.getpid(), delayq_redis.port, file=ports)
 
 @pytest.mark.asyncio
 async def test_a_coroutine(delayq_time):
@@ -244,3 +247,55 @@ def test_a_suite_of_coroutines_in_several_processes(tmp_path: Path) -> None:
     )
 
     assert run(folder, "-n", "2").startswith("7 passed")
+    lines = {*(folder / "ports.txt").read_text().splitlines()}
+    pids, ports = zip(*map(str.split, lines), strict=True)
+    assert len(lines) == len({*pids}) == len({*ports}) == 2
+
+
+WORKER_TESTS = """
+import pytest
+from celery import Celery
+from celery.contrib.testing.worker import start_worker
+from celery_delayq import DelayQ
+from celery_delayq.errors import TravelError
+from celery_delayq.testing import wait_until
+from celery_delayq.testing.travel.traveller import TimeTravel
+
+app = Celery("plain", broker="amqp://nobody:1//")
+DelayQ(app)
+ran = []
+
+@app.task
+def note(name):
+    ran.append(name)
+
+def test_one_that_runs(monkeypatch, delayq_redis, delayq_broker_url):
+    monkeypatch.setattr(app.conf, "broker_url", delayq_broker_url)
+    with start_worker(app, perform_ping_check=False):
+        with pytest.raises(TravelError, match="or a real worker.*: one runs in this process"):
+            with TimeTravel(app, delayq_redis.server):
+                pass
+        note.delay("by the worker")
+        wait_until(lambda: ran == ["by the worker"])
+
+def test_one_that_has_ended_does_no_harm(delayq_time):
+    note.apply_async(("travelling",), countdown=60)
+    assert delayq_time.travel(minutes=1) == 1
+
+def test_one_that_starts_meanwhile(delayq_time):
+    with pytest.raises(SystemExit, match="or a real worker, whose clock"):
+        with start_worker(app, perform_ping_check=False):
+            pass
+    note.apply_async(("still travelling",), countdown=60)
+    assert delayq_time.travel(minutes=1) == 1
+"""
+
+
+def test_a_worker_in_the_process_of_the_test(tmp_path: Path) -> None:
+    folder = write(
+        tmp_path,
+        conftest='pytest_plugins = ["celery_delayq.testing.fixtures"]\n',
+        test_worker=WORKER_TESTS,
+    )
+
+    assert run(folder).startswith("3 passed")

@@ -121,6 +121,21 @@ def test_a_limit_holds_tasks_of_one_key_and_not_of_others(
     assert (runs[3][1] - start).total_seconds() <= 2 * 3600 + 60
 
 
+def test_a_limit_of_a_task_that_the_test_defines_holds(travelling: Travelling, runs: Runs) -> None:
+    with travelling() as (note, travel, _):
+
+        @note.app.task(shared=False, name="limited", limit=Limit("own", rate="1/h"))
+        def limited(name: str) -> None:
+            runs.note(name)
+
+        start = travel.now
+        for name in "abc":
+            limited.apply_async((name,), countdown=3600)
+        assert travel.travel(hours=3) == 3
+
+    assert runs.after(start) == [("a", 1), ("b", 2), ("c", 3)]
+
+
 def test_a_task_that_is_too_late_is_skipped(travelling: Travelling, runs: Runs) -> None:
     with travelling(task={"skip_after": 60}) as (note, travel, delayq):
         delayq.pause(task="note")
@@ -188,6 +203,65 @@ def test_what_a_killed_worker_left_in_quarantine_runs_alone(
     assert sorted(names(runs)) == ["beside", "quarantined"]
 
 
+def test_a_quarantined_message_that_waits_for_its_limit_runs_in_time(
+    travelling: Travelling, runs: Runs
+) -> None:
+    with travelling(task={"limit": Limit("api", rate="1/m")}) as (note, travel, delayq):
+        start, client = travel.now, delayq.store.client
+        for name in ("first", "second"):
+            note.delay(name)
+            client.lpush("{celery}:quarantined", b"0\n" + client.rpop("celery"))
+        assert travel.travel(minutes=3) == 2
+
+    assert {*names(runs)} == {"first", "second"}
+    first, second = [(at - start).total_seconds() for _, at in runs]
+    assert first == 0
+    assert 60 <= second <= 61
+
+
+def test_tasks_of_one_moment_run_queue_by_queue_in_the_order_of_their_calls(
+    travelling: Travelling, runs: Runs
+) -> None:
+    with travelling(task_queues=[Queue("a"), Queue("b")]) as (note, travel, _):
+        for number in range(3):
+            for queue in "ba":
+                note.apply_async((f"{queue}{number}",), queue=queue, countdown=60)
+        note.apply_async(("earlier",), queue="b", countdown=59.999)
+        travel.travel(minutes=1)
+
+    assert names(runs) == ["earlier", "a0", "a1", "a2", "b0", "b1", "b2"]
+
+
+def test_a_task_of_another_service_is_a_dead_letter_once_it_is_due(
+    travelling: Travelling, runs: Runs
+) -> None:
+    with travelling() as (note, travel, _):
+        note.app.send_task("billing.invoice", (7,), queue="billing", countdown=3600)
+        travel.travel(minutes=59)
+        assert_scheduled("billing.invoice", args=[7], within=60)
+        travel.travel(minutes=1)
+        [dead] = dead_letters("billing.invoice")
+        assert (dead.queue, dead.reason) == ("billing", "unknown task 'billing.invoice'")
+
+
+def test_a_periodic_entry_that_cannot_be_fired_is_tried_again(
+    travelling: Travelling,
+    runs: Runs,
+    delayq_redis: RedisUnderTest,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    entry = {"task": "note", "schedule": 3600.0, "args": ["tick"], "options": {"queue": "mail"}}
+    with travelling(beat_schedule={"hourly": entry}) as (_, travel, _):
+        start = travel.now
+        delayq_redis.client.set("{mail}:due", "no sorted set")
+        assert travel.travel(hours=1) == 0
+        assert "Periodic entry 'hourly' cannot be fired here" in caplog.text
+        delayq_redis.client.delete("{mail}:due")
+        assert travel.travel(hours=2) == 3
+
+    assert runs.after(start) == [("tick", 1), ("tick", 2), ("tick", 3)]
+
+
 #: A periodic entry in code.
 HOURLY = {"hourly": {"task": "note", "schedule": 3600.0, "args": ["beat"]}}
 
@@ -238,8 +312,8 @@ def test_an_app_may_be_configured_and_finalized_in_any_way(
     assert app.conf.task_always_eager
 
 
-def test_what_a_periodic_entry_lacks_is_logged_and_others_fire(
-    travelling: Travelling, runs: Runs, caplog: pytest.LogCaptureFixture
+def test_a_tick_of_an_unknown_task_is_a_dead_letter_and_others_run(
+    travelling: Travelling, runs: Runs
 ) -> None:
     entries = {
         "unknown": {"task": "nobody.knows", "schedule": 60.0},

@@ -1,7 +1,7 @@
 -- Read the clock of Redis, and whole numbers from keys. No other file calls TIME.
 --
 -- The variant +travel reads the clock that a test has set on its private server
--- (celery_delayq/store/scripting/clock.py). Without that key it reads the server's clock.
+-- (celery_delayq/store/scripting/clock.py). Without that key it fails: the server is another one.
 --
 -- Defines  now_us  to_ms  read_whole
 
@@ -10,7 +10,10 @@ local function now_us()
   local time = redis.call('TIME')
   -- @with travel
   local set_by_test = redis.call('LRANGE', 'delayq:test_clock', 0, 1)
-  time = set_by_test[2] and set_by_test or time
+  if not set_by_test[2] then
+    error('NOTESTCLOCK delayq_time moves the clock of another Redis, or this one was emptied', 0)
+  end
+  time = set_by_test
   -- @end
   return tonumber(time[1]) * 1000000 + tonumber(time[2])
 end
