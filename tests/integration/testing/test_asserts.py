@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import unittest
+from collections.abc import Iterator
 from datetime import timedelta
+from typing import Any
 
 import pytest
-from celery import Celery
+from celery import Celery, current_app
+from kombu import pools
 
-from celery_delayq.errors import InvalidETA
+from celery_delayq import DelayQ
+from celery_delayq.errors import InvalidETA, TravelError
 from celery_delayq.testing import (
     assert_not_scheduled,
     assert_scheduled,
@@ -18,7 +22,7 @@ from celery_delayq.testing import (
     time_travel,
 )
 from celery_delayq.testing.travel.traveller import TimeTravel
-from tests.integration.testing.conftest import HOUR
+from tests.integration.testing.conftest import HOUR, Runs
 
 app = Celery("unit", set_as_current=False)
 ran: list[str] = []
@@ -95,6 +99,97 @@ def test_held_and_paused_tasks_and_dead_letters_are_in_the_error(
     assert "note('paused') due in -3599 s" in str(error.value)
     assert ", paused (another task)" in str(error.value)
     assert str(error.value).endswith("Dead letters: 1, see dead_letters()")
+
+
+def test_a_ready_task_is_in_the_error(delayq_time: TimeTravel, delayq_app: Celery) -> None:
+    """The most likely slip: a call without a countdown, or one whose time has come."""
+    delayq_app.tasks["note"].delay("at once")
+    delayq_app.tasks["note"].apply_async(("mail",), queue="mail")
+    delayq_app.tasks["remind"].delay("at once")
+
+    with pytest.raises(AssertionError) as error:
+        assert_scheduled("note")
+
+    ready = "Ready tasks, which are not scheduled: 2 of note, 1 of remind"
+    assert str(error.value).splitlines()[2:] == [ready]
+
+
+#: By serializer: whether others than the app can read the arguments.
+SERIALIZERS = {"json": True, "yaml": True, "msgpack": True, "pickle": False}
+
+
+def send_by(serializer: str, app: Celery) -> Any:
+    app.conf.accept_content = ["json", serializer]
+    task = app.tasks["note"]
+    task.apply_async(("ada", {"by": "mail"}), countdown=60, serializer=serializer)
+    return task
+
+
+@pytest.mark.parametrize("serializer", SERIALIZERS)
+def test_arguments_of_each_serializer_are_compared(
+    serializer: str, delayq_time: TimeTravel, delayq_app: Celery
+) -> None:
+    task = send_by(serializer, delayq_app)
+
+    assert_scheduled(task, args=("ada", {"by": "mail"}), kwargs={}, count=1)
+    assert_not_scheduled(task, args=("eve",))
+    with pytest.raises(AssertionError, match=r"note\('ada', {'by': 'mail'}\) due in 60 s"):
+        assert_not_scheduled(task, args=("ada", {"by": "mail"}))
+
+
+@pytest.fixture
+def without_travel(delayq_app: Celery, delayq_broker_url: str) -> Iterator[Celery]:
+    """The current app, on its own broker."""
+    before = current_app._get_current_object()
+    delayq_app.conf.update(broker_url=delayq_broker_url, result_backend=None)
+    delayq_app.set_current()
+    yield delayq_app
+    before.set_current()
+    DelayQ.of(delayq_app).close()
+    pools.reset()
+
+
+@pytest.mark.parametrize("serializer", SERIALIZERS)
+def test_without_travel_arguments_that_cannot_be_read_match_nothing_and_everything(
+    serializer: str, without_travel: Celery
+) -> None:
+    task = send_by(serializer, without_travel)
+
+    assert_scheduled("note", within=60, count=1)
+    if SERIALIZERS[serializer]:
+        assert_not_scheduled(task, args=("eve",))
+        return
+    for check in (assert_scheduled, assert_not_scheduled):
+        with pytest.raises(AssertionError, match=r"0 found\n.*\n.*arguments cannot be read\)"):
+            check(task, args=("ada", {"by": "mail"}))
+    with pytest.raises(AssertionError, match="expected 0 scheduled note"):
+        assert_scheduled(task, args=("eve",), count=0)
+    assert_not_scheduled(task, args=("ada", {"by": "mail"}), within=59)
+    assert_not_scheduled("remind", args=("ada",))
+
+
+def test_without_travel_tasks_of_the_current_app_are_found(without_travel: Celery) -> None:
+    without_travel.tasks["note"].apply_async(("ada",), countdown=3600)
+    without_travel.send_task("elsewhere", countdown=7200)
+
+    [entry] = assert_scheduled("note", args=["ada"], within=3600)
+    assert [each.task for each in scheduled()] == ["note", "elsewhere"]
+    assert_not_scheduled("elsewhere", within=3600)
+    assert entry.args == ["ada"]
+    assert dead_letters() == []
+    with pytest.raises(TravelError, match="needs the fixture delayq_time"):
+        drain()
+
+
+def test_a_task_that_is_always_eager_runs_at_once_and_is_not_scheduled(
+    without_travel: Celery, runs: Runs
+) -> None:
+    without_travel.conf.task_always_eager = True
+
+    without_travel.tasks["note"].apply_async(("eager",), countdown=86400)
+
+    assert [name for name, _ in runs] == ["eager"]
+    assert_not_scheduled("note")
 
 
 class UnitTest(unittest.TestCase):
