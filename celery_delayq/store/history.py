@@ -37,11 +37,13 @@ class HistoryStore(StorePart):
         found = self._runner.client.xrange(self._keys.history, f"({after}", upto, limit)
         return [_entry(item) for item in cast("list[Any]", found)]
 
-    def backwards(self, page: int) -> Iterator[tuple[str, bytes]]:
-        """Yield offset and bytes of all runs, the newest first; *page* runs are read at once."""
+    def backwards(self, page: int, since: str = "-") -> Iterator[tuple[str, bytes]]:
+        """Yield offset and bytes of all runs from offset *since* on, the newest first; *page* runs
+        are read at once.
+        """
         upto = "+"
         while found := cast(
-            "list[Any]", self._runner.client.xrevrange(self._keys.history, upto, "-", page)
+            "list[Any]", self._runner.client.xrevrange(self._keys.history, upto, since, page)
         ):
             yield from map(_entry, found)
             upto = f"({_offset(found[-1:])}"

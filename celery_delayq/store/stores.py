@@ -294,6 +294,12 @@ class Stores:
             end += 1
         return found[:end]
 
+    def runs_since(self, ms: int, count: int) -> list[tuple[str, bytes]]:
+        """Return offset and bytes of the newest *count* runs that were stored since *ms* (ms since
+        1970), the newest first.
+        """
+        return self._newest_of_all(count, str(max(0, ms)))
+
     def newest_runs(
         self, count: int, id: str | None = None, most: int | None = None
     ) -> tuple[list[tuple[str, bytes]], int]:
@@ -310,14 +316,17 @@ class Stores:
             Offset and bytes of each run, the newest first, and the number of runs that were read.
         """
         if id is None:
-            every = (each.backwards(min(PAGE_RUNS, count)) for each in self.histories.values())
-            newest = heapq.merge(*every, key=_place_of_run, reverse=True)
-            runs = [*islice(newest, count)]
+            runs = self._newest_of_all(count)
             return runs, len(runs)
         beginning = beginning_of(id)
         searched = [each.newest_of(beginning, count, most) for each in self.histories.values()]
         found = sorted((run for runs, _ in searched for run in runs), key=_place_of_run)[::-1]
         return found[:count], sum(number for _, number in searched)
+
+    def _newest_of_all(self, count: int, since: str = "-") -> list[tuple[str, bytes]]:
+        page = min(PAGE_RUNS, count)
+        every = (each.backwards(page, since) for each in self.histories.values())
+        return [*islice(heapq.merge(*every, key=_place_of_run, reverse=True), count)]
 
     def disconnect(self, *, inuse: bool = True) -> None:
         """Close the idle connections and, with *inuse*, the connections in use."""

@@ -66,6 +66,24 @@ def spelled(text: str) -> str:
     return "".join(one if one.isprintable() else _code(one) for one in text)
 
 
+def shortened(text: str, most: int, mark: str = "…", *, keep_end: bool = False) -> str:
+    """Return a text, spelled; only the beginning of a text with more than *most* characters.
+
+    Parameters
+    ----------
+    mark : str
+        Takes the place of the characters that are left out.
+    keep_end : bool
+        Whether to keep the end of a long text in place of its beginning.
+    """
+    if len(text) <= most:
+        return spelled(text)
+    kept = max(0, most - len(mark))
+    if keep_end:
+        return mark + spelled(text[len(text) - kept :])
+    return spelled(text[:kept]) + mark
+
+
 def _code(one: str) -> str:
     number = ord(one)
     if 0xDC80 <= number <= 0xDCFF:  # a byte that is not UTF-8

@@ -12,9 +12,10 @@ from urllib.parse import urlencode
 
 from tornado.escape import xhtml_escape
 
-from celery_delayq import charts
 from celery_delayq.admin.load import LoadAhead
-from celery_delayq.utils.text import distance, span, spelled
+from celery_delayq.charts import svg
+from celery_delayq.charts.scales import Layer, layers_of
+from celery_delayq.utils.text import distance, shortened, span, spelled
 from celery_delayq.web.query import quoted
 
 #: Characters of a text that a page shows, and of a cell of a table.
@@ -22,9 +23,6 @@ MAX_TEXT, MAX_CELL = 20_000, 160
 
 #: Most characters of an address that a server or a browser must accept.
 MAX_URL = 4000
-
-#: The colours of the chart, and the name of all that have no colour of their own.
-_COLOURS, _OTHERS = ("s1", "s7", "s3", "s5", "s2", "s4"), "all others"
 
 
 def escaped(text: str | bytes) -> str:
@@ -128,9 +126,7 @@ class Shown:
 
     def cut(self, text: str | None, most: int = MAX_CELL) -> str:
         """Return the beginning of a text, spelled; a dash without a text."""
-        if text is None:
-            return "-"
-        return spelled(text if len(text) <= most else text[:most] + "…")
+        return "-" if text is None else shortened(text, most)
 
     def lines(self, text: str | None, most: int = MAX_TEXT) -> str:
         """Return the HTML of a text with lines: of a long one its beginning and its end."""
@@ -143,25 +139,21 @@ class Shown:
             )
         return "\n".join(xhtml_escape(spelled(line)) for line in text.split("\n"))
 
-    def colours(self, load: LoadAhead) -> list[tuple[str, str]]:
-        """Return the names of the chart, with the classes of their colours."""
-        names = [*zip(load.counts, _COLOURS, strict=False)]
-        return [*names, (_OTHERS, "s6")] if any(load.others) else names
-
     def ticks_chart(self, times: list[datetime], numbers: list[int]) -> str:
         """Return the SVG of the ticks of each hour."""
         label = f"Ticks of periodic entries by hour: {sum(numbers):,}"
-        layer = charts.Layer("ticks", "s1", numbers)
-        return charts.bars(label, times, 3600, [layer], height=180, zone=self.zone)
+        layer = Layer("ticks", "s1", numbers)
+        return svg.bars(label, times, 3600, [layer], height=180, zone=self.zone)
 
     def load_chart(self, load: LoadAhead, step: str) -> str:
         """Return the SVG of the load to come."""
-        layers = [
-            charts.Layer(name, colour, load.counts.get(name, load.others))
-            for name, colour in self.colours(load)
-        ]
         label = f"Scheduled tasks by the {step} in which they are due: {load.total:,}"
-        return charts.bars(label, load.times, load.step, layers, height=220, zone=self.zone)
+        layers = self.layers(load)
+        return svg.bars(label, load.times, load.step, layers, height=220, zone=self.zone)
+
+    def layers(self, load: LoadAhead) -> list[Layer]:
+        """Return the layers of the chart, with their names and colours."""
+        return layers_of(load.counts, load.others)
 
 
 #: What all templates know.

@@ -12,7 +12,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import pyarrow as pa
 
-from celery_delayq.charts import STEP_SECONDS, Quantiles
+from celery_delayq.charts.scales import STEP_SECONDS, Quantiles
 
 _TYPES: Mapping[Any, pa.DataType] = {
     int: pa.int64(),

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from importlib.resources import files
 
-from celery_delayq import charts
-from celery_delayq.charts import Layer
+from celery_delayq.charts import svg
+from celery_delayq.charts.scales import COLOURS, Layer, duration, layers_of, stamp
 from celery_delayq.spark import check
 from celery_delayq.spark.report.figures import LoadAhead, RunReport
 from celery_delayq.utils.text import spelled
@@ -17,9 +17,6 @@ DEFAULT_TITLE = "How delayed tasks ran"
 
 #: Most rows of a table, and tasks or queues of a chart. Parquet and JSON have all.
 MAX_ROWS, MAX_CHART_LINES = 100, 12
-
-#: Colours of queues in the chart of the load; the last one is for all others.
-_QUEUE_COLOURS, _OTHERS_LABEL = ("s1", "s7", "s3", "s5", "s2", "s6"), "all others"
 
 
 def page(run_report: RunReport, title: str = DEFAULT_TITLE) -> str:
@@ -42,8 +39,8 @@ def page(run_report: RunReport, title: str = DEFAULT_TITLE) -> str:
         finalize=lambda value: spelled(value) if type(value) is str else value,
     )
     environment.filters.update(
-        duration=charts.duration,
-        stamp=charts.stamp,
+        duration=duration,
+        stamp=stamp,
         percent=percent,
         rate=rate,
         number="{:,}".format,
@@ -62,7 +59,8 @@ def page(run_report: RunReport, title: str = DEFAULT_TITLE) -> str:
         due_within=ahead and ahead.sums(lambda load: load.when),
         rows=MAX_ROWS,
         shown=MAX_CHART_LINES,
-        queues=_queues(ahead) if ahead else [],
+        layers=_layers(ahead) if ahead else [],
+        chart_style=Markup(svg.STYLE),
     )
 
 
@@ -102,7 +100,7 @@ def _pictures(run_report: RunReport) -> dict[str, str]:
     steps = run_report.timeline
     if steps:
         times = [each.at for each in steps]
-        over_time = partial(charts.bars, times=times, step=run_report.step)
+        over_time = partial(svg.bars, times=times, step=run_report.step)
         planned = Layer("planned", "ink", [each.planned for each in steps])
         started = Layer("started", "s1", [each.started for each in steps])
         found["plan"] = over_time(
@@ -113,7 +111,7 @@ def _pictures(run_report: RunReport) -> dict[str, str]:
         found["behind"] = over_time(
             "Runs that were due and had not started, over time", layers=[behind], height=150
         )
-        found["lateness"] = charts.curves(
+        found["lateness"] = svg.curves(
             "Lateness over time: median and 99th percentile", times, run_report.step,
             [("p99", "s2", [each.lateness.p99 for each in steps]),
              ("p50", "s1", [each.lateness.p50 for each in steps])],
@@ -128,30 +126,33 @@ def _pictures(run_report: RunReport) -> dict[str, str]:
         )  # fmt: skip
     total = run_report.total
     if total.runs:
-        found["stages"] = charts.ranges("How long each stage took, for all runs", total.stages())
+        found["stages"] = svg.ranges("How long each stage took, for all runs", total.stages())
         for name, rows in (("tasks", run_report.tasks), ("queues", run_report.queues)):
             late = [(key, each.lateness) for key, each in rows.items() if each.lateness.runs]
-            found[name] = charts.ranges(f"Lateness of the {name}", late[:MAX_CHART_LINES])
-        found["attempts"] = charts.columns("Tasks by their number of runs", runs_per_id(run_report))
-    if run_report.ahead is not None and run_report.ahead.loads:
-        found["ahead"] = _load(run_report.ahead)
+            found[name] = svg.ranges(f"Lateness of the {name}", late[:MAX_CHART_LINES])
+        found["attempts"] = svg.columns("Tasks by their number of runs", runs_per_id(run_report))
+    ahead = run_report.ahead
+    if ahead is not None and ahead.loads:
+        found["ahead"] = svg.bars(
+            "Tasks that are scheduled, by when they are due",
+            _times(ahead), ahead.step, _layers(ahead),
+        )  # fmt: skip
     return found
 
 
-def _queues(ahead: LoadAhead) -> list[tuple[str, str]]:
-    """Return queues with their colours in the chart of the load; the largest queue is first."""
-    sums = ahead.sums(lambda load: load.queue)
-    names = sorted(sums, key=lambda queue: (-sums[queue], queue))
-    if len(names) > len(_QUEUE_COLOURS):
-        names[len(_QUEUE_COLOURS) - 1 :] = [_OTHERS_LABEL]
-    return [*zip(names, _QUEUE_COLOURS, strict=False)]
-
-
-def _load(ahead: LoadAhead) -> str:
-    queues = _queues(ahead)
-    own = dict(queues)
-    sums = ahead.sums(lambda load: (load.queue if load.queue in own else _OTHERS_LABEL, load.at))
+def _times(ahead: LoadAhead) -> list[datetime]:
+    """Return the begin of each step."""
     steps = round((ahead.ends - ahead.begins).total_seconds() / ahead.step)
-    times = [ahead.begins + timedelta(seconds=ahead.step * n) for n in range(steps)]
-    layers = [Layer(name, style, [sums[name, at] for at in times]) for name, style in queues]
-    return charts.bars("Tasks that are scheduled, by when they are due", times, ahead.step, layers)
+    return [ahead.begins + timedelta(seconds=ahead.step * n) for n in range(steps)]
+
+
+def _layers(ahead: LoadAhead) -> list[Layer]:
+    """Return the load of each step by queue, the largest queue first."""
+    sums = ahead.sums(lambda load: load.queue)
+    largest = sorted(sums, key=lambda queue: (-sums[queue], queue))[: len(COLOURS)]
+    in_step = ahead.sums(lambda load: (load.queue if load.queue in largest else None, load.at))
+
+    def counts(queue: str | None) -> list[int]:
+        return [in_step[queue, at] for at in _times(ahead)]
+
+    return layers_of({queue: counts(queue) for queue in largest}, counts(None))

@@ -8,7 +8,7 @@ from typing import Any
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from celery_delayq.charts import Quantiles
+from celery_delayq.charts.scales import Quantiles
 from celery_delayq.model.scheduled import moment
 from celery_delayq.spark.report.figures import AttemptCount, Figures, Reason, Step
 

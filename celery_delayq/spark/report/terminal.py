@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from celery_delayq.charts import Quantiles, duration, stamp
+from celery_delayq.charts.scales import Quantiles, duration, stamp
 from celery_delayq.spark.report.figures import Figures, LoadAhead, RunReport
 from celery_delayq.spark.report.html_page import loads, percent, rate, runs_per_id
 from celery_delayq.utils.text import spelled

@@ -80,8 +80,11 @@ class Overview:
     note: str = ""
 
 
-def read(site: Site, query: Query) -> Overview:
-    """Return the view. Fields: ``step`` and ``by`` of the chart."""
+def read(site: Site, query: Query, most_queues: int = MAX_QUEUES) -> Overview:
+    """Return the view, with at most *most_queues* queues.
+
+    Fields: ``step`` and ``by`` of the chart.
+    """
     session, delayq = site.delayq.session, site.delayq
     if session.on_rabbitmq:
         return _on_rabbitmq(site)
@@ -92,8 +95,8 @@ def read(site: Site, query: Query) -> Overview:
     return Overview(
         now=site.now(),
         total=_total(queues),
-        queues=queues[:MAX_QUEUES],
-        more_queues=max(0, len(queues) - MAX_QUEUES),
+        queues=queues[:most_queues],
+        more_queues=max(0, len(queues) - most_queues),
         step=step,
         by=by,
         load=load_ahead(session, *STEPS[step], by),

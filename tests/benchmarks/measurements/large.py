@@ -12,7 +12,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 from functools import partial
@@ -21,9 +21,19 @@ from operator import methodcaller
 from typing import Any
 
 from celery_delayq import DelayQ, Filter
+from celery_delayq.admin.lateness import MAX_RUNS, lateness
+from celery_delayq.admin.load import load_ahead
+from celery_delayq.cli.commands.plot import lines_of
+from celery_delayq.cli.lines import Paper
+from celery_delayq.cli.top.drawing import Status, draw
+from celery_delayq.cli.top.frame import Request, read
+from celery_delayq.cli.top.state import State
 from celery_delayq.schedule.items import Item
 from celery_delayq.store.keys import QueueKeys
 from celery_delayq.testing import ManagedProcess, wait_until
+from celery_delayq.web.pages.overview import STEPS
+from celery_delayq.web.site import Site
+from tests.support.runs import finished
 
 from ..bench import OURS, Bench, Station, now_ms, percentile
 from ..filling import fill, id_of, remind, some_day
@@ -36,6 +46,9 @@ CALLS, SOME = 2_000, 5_000
 ROUNDS = 5
 #: Entries that `schedule_many` sends in one call, and calls that it sends together.
 PORTION, PORTIONS = 50, 10
+
+#: Where looks are drawn.
+PAPER = Paper(120)
 
 TASK, PAUSED_TASK = "shop.tasks.send_reminder", "shop.tasks.paused"
 
@@ -72,6 +85,10 @@ RAW = large_row(
 OWN = large_row("many-own", "schedule_many less the raw commands, CPU of Redis", "µs/entry", None)
 PAGE = large_row("page", "a page of 100 anywhere, p99", "ms", at_most(10, "ms"), 2)
 STATS = large_row("stats", "stats", "ms", None)
+LOOKS = {
+    "top": large_row("top", "a frame of top, CPU of its process", "ms", at_most(200, "ms")),
+    "plot": large_row("plot", "plot by task, CPU of its process", "ms", at_most(200, "ms")),
+}
 MEMORY = large_row("memory", "memory per entry", "bytes", _steady(1.02), 0)
 
 
@@ -230,6 +247,37 @@ class Filled:
         """The time of ``stats``, in ms."""
         return statistics.median(seconds_of(self.delayq.stats) * 1000 for _ in range(5))
 
+    def look(self, name: str) -> float:
+        """The CPU that this process needs for a look, in ms. It waits for Redis besides."""
+        operation: Callable[[], int] = getattr(self, f"_{name}")
+        self._fill_history()
+        began = time.process_time()
+        if not operation():
+            raise BenchError(f"{name} shows nothing")
+        return (time.process_time() - began) * 1000
+
+    def _fill_history(self) -> None:
+        """Have as many runs as a look reads at most."""
+        store, now = self.delayq.store, now_ms()
+        missing = MAX_RUNS - store.history.count()
+        for start in range(0, missing, PORTION):
+            runs = [
+                finished(id_of(n), now - n, due=now - n - 70, started=now - n - 5)
+                for n in range(start, start + PORTION)
+            ]
+            store.history.add("bench", start + 1, MAX_RUNS, runs)
+
+    def _top(self) -> int:
+        state = State()
+        with closing(Site(self.delayq.app)) as site:
+            frame = read(site, Request.of(state))
+        return len(draw(state, frame, Status("redis"), PAPER).lines)
+
+    def _plot(self) -> int:
+        session, step = self.delayq.session, STEPS["hour"]
+        load, late = load_ahead(session, *step, "task"), lateness(session, *step, "task")
+        return len([*lines_of(load, late, "hour", "task", PAPER)])
+
 
 def _raw_portion(key: QueueKeys, record: str) -> list[tuple[Any, ...]]:
     """Return the commands that store a portion of entries, as the script does."""
@@ -325,6 +373,8 @@ def _compared(bench: Bench, few: Filled, many: Filled) -> Iterator[Figure]:
             yield comparison.titled(OWN).figure(*own)
     yield comparison.figure(PAGE, lambda f: percentile(f.pages(), 99), ROUNDS)
     yield comparison.figure(STATS, Filled.stats, ROUNDS)
+    for name, row in LOOKS.items():
+        yield comparison.figure(row, methodcaller("look", name), ROUNDS)
     yield comparison.titled(MEMORY).figure([few.bytes_each], [many.bytes_each])
     yield from comparison.slow(SLOW.name)
 

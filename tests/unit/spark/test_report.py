@@ -13,7 +13,7 @@ pytest.importorskip("pyspark")
 
 from rich.cells import cell_len
 
-from celery_delayq.charts import Quantiles, duration, round_ticks
+from celery_delayq.charts.scales import Quantiles, duration, round_ticks
 from celery_delayq.spark.report import page
 from celery_delayq.spark.report.figures import (
     AttemptCount,

@@ -1,70 +1,68 @@
-"""Draws SVG charts. The style sheet of the page has the colours, as classes ``s1`` to ``s7``.
+"""Draws SVG charts. A style sheet has the colours, as classes ``s1`` to ``s7``.
 
 ElementTree escapes all texts.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta, timezone, tzinfo
 from typing import NamedTuple
 from xml.etree import ElementTree as ET
 
-from celery_delayq.utils.text import spelled
-
-#: Possible lengths of a step in seconds.
-STEP_SECONDS = (
-    *(1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800),
-    *(3600 * n for n in (1, 2, 3, 6, 12)),
-    *(86_400 * n for n in (1, 2, 7, 14, 28, 91, 182, 364)),
+from celery_delayq.charts.scales import (
+    MAX_LAYER_CHARACTERS,
+    Layer,
+    Quantiles,
+    duration,
+    duration_scale,
+    round_ticks,
+    short_name,
+    stamp,
+    time_marks,
 )
-
-_UNITS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1000, "s"), (1, "ms"))
+from celery_delayq.utils.text import spelled
 
 #: Widths of charts: one that fills the page, and one of two charts side by side.
 _WIDE, _NARROW = 1060, 500
 
 _TOP_MARGIN, _BOTTOM_MARGIN, _LEFT_MARGIN, _RIGHT_MARGIN = 12, 30, 54, 12
 
-#: Marks of an axis of durations, in ms.
-_DURATION_MARKS = (
-    *(1, 10, 100, 1000, 10_000),
-    *(60_000, 600_000, 3_600_000, 36_000_000),
-    *(86_400_000 * n for n in (4, 40, 400, 4000)),
+#: Height of the title of a picture and of a line of its legend, space around the pictures of a
+#: document, and the width that a character of a legend needs at most.
+_TITLE_HEIGHT, _LEGEND_HEIGHT, _SPACE, _CHARACTER_WIDTH = 28, 20, 20, 8
+
+#: The style sheet of charts in a page or a document without another one. It is dark where the
+#: reader prefers that.
+STYLE = """\
+:root {
+  --card: #fff; --ink: #1d2a35; --muted: #5b6875; --rule: #e3e8ed;
+  --s1: #2f7fd6; --s2: #e0552f; --s3: #eaa521; --s4: #b3123f; --s5: #7a5cc9; --s6: #8795a3;
+  --s7: #22a07c;
+}
+@media (prefers-color-scheme: dark) {
+  :root {
+    --card: #1a2129; --ink: #e4eaf0; --muted: #98a5b2; --rule: #2c3641;
+    --s1: #5aa5f2; --s2: #ff8059; --s3: #f2bd4f; --s4: #f2557f; --s5: #a78df0; --s6: #7b8997;
+    --s7: #4cc3a0;
+  }
+}
+svg text { font-size: 12px; fill: var(--muted); }
+svg text.name { font-size: 13px; fill: var(--ink); }
+svg text.value { font-size: 12px; fill: var(--ink); font-weight: 600; }
+.grid { stroke: var(--rule); stroke-width: 1; }
+.axis, .mark { stroke: var(--muted); stroke-width: 1; opacity: .7; }
+.line { fill: none; stroke-width: 1.6; stroke-linejoin: round; }
+.range { stroke: var(--s6); stroke-width: 5; stroke-linecap: round; opacity: .4; }
+.whisker { stroke: var(--s6); stroke-width: 1.4; stroke-dasharray: 3 3; }
+.ring { fill: var(--card); stroke: var(--s6); stroke-width: 1.6; }
+.hover { fill: var(--ink); opacity: 0; }
+.hover:hover { opacity: .07; }
+.line.ink { stroke: var(--ink); stroke-width: 1.3; }
+""" + "".join(
+    f".fill.s{n} {{ fill: var(--s{n}); }} .line.s{n} {{ stroke: var(--s{n}); }}\n"
+    for n in range(1, 8)
 )
-
-
-@dataclass(frozen=True)
-class Quantiles:
-    """Quantiles of durations in ms.
-
-    Attributes
-    ----------
-    runs : int
-        Number of runs with a known duration.
-    early : int
-        Number of negative durations: the clocks of workers and Redis differ.
-    p50, p90, p99, max : int | None
-        The durations that 50, 90, 99 and 100 per cent of the runs did not exceed; None without
-        runs.
-    """
-
-    runs: int = 0
-    early: int = 0
-    p50: int | None = None
-    p90: int | None = None
-    p99: int | None = None
-    max: int | None = None
-
-
-class Layer(NamedTuple):
-    """One value for each step, and the colour of the values."""
-
-    name: str
-    style: str
-    values: Sequence[float]
 
 
 class Chart:
@@ -131,7 +129,7 @@ class Chart:
         def place(at: datetime) -> float:
             return self.x0 + (at - begins).total_seconds() * scale
 
-        for at, text in _marks(begins, ends, max(2, round((self.x1 - self.x0) / 95)), zone):
+        for at, text in time_marks(begins, ends, max(2, round((self.x1 - self.x0) / 95)), zone):
             x = place(at)
             self.add("line", "mark", x1=x, x2=x, y1=self.y0, y2=self.y0 + 4)
             self.text(min(x, self.x1 - 14), self.y0 + 19, text)
@@ -187,15 +185,20 @@ def curves(
     times: Sequence[datetime],
     step: int,
     curves: Sequence[tuple[str, str, Sequence[int | None]]],
+    *,
+    zone: tzinfo = timezone.utc,
 ) -> str:
-    """Draw durations in ms over time on a logarithmic scale; None is a gap."""
+    """Draw durations in ms over time on a logarithmic scale; None is a gap.
+
+    Times are shown in *zone*.
+    """
     chart = Chart(label, _WIDE, 240)
     known = [each for _, _, values in curves for each in values if each is not None]
-    marks, level = _durations(known, chart.y0, chart.y1)
+    marks, level = duration_scale(known, chart.y0, chart.y1)
     for mark in marks:
         chart.across(level(mark), duration(mark))
     wide = timedelta(seconds=step)
-    place = chart.times(times[0], times[-1] + wide)
+    place = chart.times(times[0], times[-1] + wide, zone)
     for name, style, values in curves:
         line, path, pen = chart.add("path", f"line {style}"), "", "M"
         for at, ms in zip(times, values, strict=True):
@@ -204,7 +207,7 @@ def curves(
                 continue
             x, y = place(at + wide / 2), level(ms)
             path, pen = f"{path}{pen}{x:.1f} {y:.1f}", "L"
-            tip = f"{stamp(at)}\n{name}: {duration(ms)}"
+            tip = f"{stamp(at, zone)}\n{name}: {duration(ms)}"
             chart.add("circle", f"fill {style}", tip, cx=x, cy=y, r=2.6)
         line.set("d", path)
     return chart.svg()
@@ -212,17 +215,17 @@ def curves(
 
 def ranges(label: str, rows: Sequence[tuple[str, Quantiles]]) -> str:
     """Draw a line for each row, from p50 to p99 with p90 on it, and a ring at the maximum."""
-    margin = 24 + min(240, max((7 * len(_shorten_name(name)) for name, _ in rows), default=0))
+    margin = 24 + min(240, max((7 * len(short_name(name)) for name, _ in rows), default=0))
     chart = Chart(label, _NARROW, _TOP_MARGIN + _BOTTOM_MARGIN + 30 * len(rows), margin)
     known = [ms for _, each in rows for ms in (each.p50, each.max) if ms is not None]
-    marks, place = _durations(known, chart.x0 + 6, chart.x1 - 12)
+    marks, place = duration_scale(known, chart.x0 + 6, chart.x1 - 12)
     for mark in marks:
         x = place(mark)
         chart.add("line", "grid", x1=x, x2=x, y1=chart.y1, y2=chart.y0)
         chart.text(x, chart.y0 + 19, duration(mark))
     for i, (name, each) in enumerate(rows):
         y = chart.y1 + 30.0 * i + 15
-        chart.text(chart.x0 - 12, y + 4, _shorten_name(name), "name", "end")
+        chart.text(chart.x0 - 12, y + 4, short_name(name), "name", "end")
         marks_of_row = {n: getattr(each, n) for n in ("p50", "p90", "p99", "max")}
         if None in marks_of_row.values():
             chart.text(chart.x0 + 6, y + 4, "-", anchor="start")
@@ -233,9 +236,8 @@ def ranges(label: str, rows: Sequence[tuple[str, Quantiles]]) -> str:
         chart.add("circle", "ring", cx=most, cy=y, r=3.5)
         for style, x in (("s2", p99), ("s3", p90), ("s1", p50)):
             chart.add("circle", f"fill {style}", cx=x, cy=y, r=5.5)
-        tip = "\n".join(
-            [spelled(name), *(f"{n}: {duration(ms)}" for n, ms in marks_of_row.items())]
-        )
+        shown = short_name(name, MAX_LAYER_CHARACTERS)
+        tip = "\n".join([shown, *(f"{n}: {duration(ms)}" for n, ms in marks_of_row.items())])
         chart.add("rect", "hover", tip, x=0, y=y - 15, width=_NARROW, height=30)
     return chart.svg()
 
@@ -256,67 +258,49 @@ def columns(label: str, pairs: Sequence[tuple[str, int]]) -> str:
     return chart.svg()
 
 
-def round_ticks(top: float) -> list[float]:
-    """Return about five round whole numbers, from 0 to *top* or a little more."""
-    rough = max(top / 5, 0.2)
-    power = 10.0 ** math.floor(math.log10(rough))
-    step = max(next(m * power for m in (1, 2, 5, 10) if m * power >= rough * 0.999), 1.0)
-    return [step * n for n in range(math.ceil(top / step * 0.999) + 1)]
+class Picture(NamedTuple):
+    """A chart of a document, its title, and the names of its colours."""
+
+    title: str
+    svg: str
+    legend: Sequence[tuple[str, str]] = ()
 
 
-def duration(ms: float | None) -> str:
-    """Return a duration with a unit: ``7 ms``, ``1.9 s``, ``31 min``, ``2.5 h``, ``3 d``."""
-    if ms is None:
-        return "-"
-    size, unit = next(each for each in _UNITS if abs(ms) >= each[0] or each[0] == 1)
-    value = ms / size
-    return f"{value:,.0f} {unit}" if size == 1 or abs(value) >= 10 else f"{value:.2g} {unit}"
+def document(pictures: Sequence[Picture]) -> str:
+    """Return an SVG file with charts below each other, which needs no style sheet."""
+    root = ET.Element("svg", {"xmlns": "http://www.w3.org/2000/svg", "role": "img"})
+    ET.SubElement(root, "title").text = "; ".join(each.title for each in pictures)
+    ET.SubElement(root, "style").text = (
+        f"{STYLE}text {{ font-family: system-ui, 'Liberation Sans', sans-serif; }}\n"
+        ".page { fill: var(--card); } text.title { font-size: 16px; fill: var(--ink); }"
+    )
+    page = ET.SubElement(root, "rect", {"class": "page"})
+    y = _SPACE
+    for each in pictures:
+        title = {"class": "title", "x": str(_SPACE), "y": str(y + 16)}
+        ET.SubElement(root, "text", title).text = spelled(each.title)
+        y = _draw_legend(root, each.legend, y + _TITLE_HEIGHT)
+        chart = ET.fromstring(each.svg)
+        width, height = chart.attrib["viewBox"].split()[2:]
+        chart.attrib |= {"x": str(_SPACE), "y": str(y), "width": width, "height": height}
+        root.append(chart)
+        y += int(height) + _SPACE
+    size = {"width": str(_WIDE + 2 * _SPACE), "height": str(y)}
+    page.attrib |= size
+    root.attrib |= {"viewBox": f"0 0 {size['width']} {size['height']}", **size}
+    return ET.tostring(root, "unicode")
 
 
-def stamp(at: datetime, zone: tzinfo = timezone.utc) -> str:
-    """Return a point in time, without its offset."""
-    there = at.astimezone(zone)
-    return f"{there:%Y-%m-%d %H:%M}" if there.second == 0 else f"{there:%Y-%m-%d %H:%M:%S}"
-
-
-def _marks(
-    begins: datetime, ends: datetime, most: int, zone: tzinfo
-) -> Iterator[tuple[datetime, str]]:
-    """Yield marks of a time axis, at round times of a zone."""
-    length = (ends - begins).total_seconds()
-    step = next((each for each in STEP_SECONDS if each * most >= length), STEP_SECONDS[-1])
-    offset = begins.astimezone(zone).utcoffset() or timedelta()
-    ahead = round(offset.total_seconds())
-    first = math.ceil((begins.timestamp() + ahead) / step) * step - ahead
-    form = "%H:%M:%S" if step < 60 else "%H:%M" if step < 86_400 else "%b %d"
-    day = None
-    for seconds in range(first, math.floor(ends.timestamp()) + 1, step):
-        at = datetime.fromtimestamp(seconds, zone)
-        # The first mark of a day shows the date.
-        is_new = step < 86_400 and length > 86_400 * 0.75 and day not in (None, at.date())
-        yield at, f"{at:%b %d}" if is_new else f"{at:{form}}"
-        day = at.date()
-
-
-def _durations(
-    known: Sequence[int], begins: float, ends: float
-) -> tuple[Sequence[int], Callable[[float], float]]:
-    """Return the marks of a logarithmic scale for durations in ms, and the function from duration
-    to position.
-    """
-    least, most = min(known, default=1), max(known, default=1000)
-    low = max((n for n, ms in enumerate(_DURATION_MARKS) if ms <= least), default=0)
-    high = next((n for n, ms in enumerate(_DURATION_MARKS) if ms >= most), len(_DURATION_MARKS) - 1)
-    marks = _DURATION_MARKS[low : max(high, low + 2) + 1]
-    first = math.log10(marks[0])
-    scale = (ends - begins) / (math.log10(marks[-1]) - first)
-
-    def place(ms: float) -> float:
-        # 0 has no logarithm: durations below the first mark are drawn at the first mark.
-        return begins + (math.log10(min(max(ms, marks[0]), marks[-1])) - first) * scale
-
-    return marks, place
-
-
-def _shorten_name(name: str) -> str:
-    return name if len(name) <= 32 else f"…{name[-31:]}"
+def _draw_legend(root: ET.Element, legend: Sequence[tuple[str, str]], y: int) -> int:
+    """Draw names with their colours, in as many lines as they need; return where they end."""
+    x = _SPACE
+    for name, style in legend:
+        text = short_name(name)
+        width = 30 + _CHARACTER_WIDTH * len(text)
+        if x > _SPACE and x + width > _WIDE:
+            x, y = _SPACE, y + _LEGEND_HEIGHT
+        box = {"class": f"fill {style}", "x": str(x), "y": str(y), "width": "11", "height": "11"}
+        ET.SubElement(root, "rect", box)
+        ET.SubElement(root, "text", {"x": str(x + 17), "y": str(y + 10)}).text = text
+        x += width
+    return y + _LEGEND_HEIGHT if legend else y
