@@ -71,9 +71,9 @@ class RecordError(DelayQError, ValueError):
 
 
 class UnsupportedServer(DelayQError, OperationalError):
-    """The server is too old: Redis 6.2 or RabbitMQ 3.10 is required.
+    """The server runs no Lua scripts, or is too old: Redis 6.2 or RabbitMQ 3.10 is required.
 
-    Cure: Upgrade the server, or use the URL that the message names.
+    Cure: Upgrade the server or load its Lua module, or use the URL that the message names.
     """
 
 

