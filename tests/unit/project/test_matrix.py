@@ -15,23 +15,36 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
+import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from packaging.version import Version
 
 from tests.matrix import (
     CELERY,
     COMBINATIONS,
+    DATEUTIL_4,
     EVERY_CHANGE,
     IGNORED,
+    PRE_RELEASE,
+    PRE_RELEASES,
     ROOT,
     SERVERS,
     WITH_RABBITMQ,
     WITHOUT_FAST,
+    only_releases,
     runs_lua,
     runs_of,
 )
 
-KNOWN = (("3.10", "3.11", "3.12", "3.13"), tuple(CELERY), ("oldest", "newest"), tuple(SERVERS))
+KNOWN = (
+    ("3.10", "3.11", "3.12", "3.13", "3.14"),
+    tuple(CELERY),
+    ("oldest", "newest"),
+    tuple(SERVERS),
+)
+#: `make test` and `make test-full` run on Valkey 9.
+NIGHTLY = {"3.14", "valkey9"}
 
 COLLECT = """
 import sys, pytest
@@ -50,25 +63,47 @@ def test_every_version_of_python_celery_and_redis_py_is_in_two_combinations_at_l
     found = Counter(version for one in COMBINATIONS for version in astuple(one))
 
     assert set(found) == {version for versions in KNOWN for version in versions}
-    assert min(count for version, count in found.items() if version not in SERVERS) >= 2
+    assert min(found[version] for version in {*found} - {*SERVERS} - NIGHTLY) >= 2
 
 
 def test_for_every_change_each_version_is_tried_once_at_least() -> None:
     tried = {version for one in EVERY_CHANGE for version in astuple(one)}
 
-    # `make test` and `make test-full` run on Valkey 9.
-    assert tried == {version for versions in KNOWN for version in versions} - {"valkey9"}
+    assert tried == {version for versions in KNOWN for version in versions} - NIGHTLY
     assert WITH_RABBITMQ in EVERY_CHANGE
 
 
-def test_eight_runs_try_most_pairs_of_versions() -> None:
-    """Eight have room for 48 pairs, of 71 that there are."""
+def test_nine_runs_try_most_pairs_of_versions() -> None:
+    """Nine have room for 54 pairs, of 81 that there are."""
     possible = {pair for one, other in combinations(KNOWN, 2) for pair in product(one, other)}
     tried = {pair for one in COMBINATIONS for pair in combinations(astuple(one), 2)}
 
-    assert len(COMBINATIONS) == len(set(COMBINATIONS)) <= 8
+    assert len(COMBINATIONS) == len(set(COMBINATIONS)) <= 9
     assert tried <= possible
-    assert (len(tried), len(possible)) == (46, 71)
+    assert (len(tried), len(possible)) == (50, 81)
+
+
+def test_both_versions_of_dateutil_are_installed_on_some_python() -> None:
+    """Celery 5.7 itself pins 2.9."""
+    pins = {pin for one in COMBINATIONS for pin in one.pins if "dateutil" in pin}
+    on_python = {one.python for one in COMBINATIONS if DATEUTIL_4 in one.pins}
+
+    assert pins == {"python-dateutil==2.9.*", DATEUTIL_4}
+    assert on_python - {"3.10"}
+
+
+def test_pre_releases_are_tried_beside_the_others_and_may_fail() -> None:
+    assert PRE_RELEASE not in COMBINATIONS
+    assert all(Requirement(pin).specifier.prereleases for pin in PRE_RELEASES)
+    assert not runs_lua(PRE_RELEASE)
+
+
+@pytest.mark.parametrize(
+    ("celery", "said"),
+    [("5.8.0rc1", ""), ("5.8.0", "no pre-releases: the newest are celery 5.8.0 and kombu 5.7.0")],
+)
+def test_without_a_pre_release_nothing_is_tried(celery: str, said: str) -> None:
+    assert only_releases({"kombu": Version("5.7.0"), "celery": Version(celery)}) == said
 
 
 def test_scripts_run_once_on_every_server_and_with_both_clients() -> None:
