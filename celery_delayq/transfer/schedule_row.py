@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from typing import Any, NamedTuple
 
@@ -169,7 +168,8 @@ class ScheduleRow(NamedTuple):
         label = Label.of(message)
         policy = ""
         if label is not None and label.unique != b"-":
-            policy = f"k 0 {int(bool(json.loads(self.message)['headers'].get('retries')))}"
+            headers = message_json.decode_plain(message)["headers"]
+            policy = f"k 0 {int(bool(headers.get('retries')))}"
         data = Record(step, self.message_id, self.task, message).pack()
         return Entry(self.id, Due(self.due_ms), step, data, policy)
 

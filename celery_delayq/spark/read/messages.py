@@ -14,6 +14,7 @@ from kombu.utils.json import dumps
 from celery_delayq.model.canvas import group_of
 from celery_delayq.model.envelope import own_of, parse_iso, unique_key
 from celery_delayq.model.payload import body_of
+from celery_delayq.utils import message_json
 
 #: The headers that Celery writes. All other headers come from the caller.
 CELERY_HEADERS = frozenset(
@@ -45,7 +46,7 @@ def read(data: bytes, with_arguments: bool = True) -> dict[str, Any] | None:
         Also read ``args`` and ``kwargs``, which takes as long as all other columns together.
     """
     try:
-        message = json.loads(data.decode())
+        message = message_json.decode_plain(data)
         headers, properties = message["headers"], message["properties"]
         own = own_of(properties)
         if not isinstance(headers, Mapping) or headers["id"] is None:
