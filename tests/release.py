@@ -19,6 +19,7 @@ from tempfile import TemporaryDirectory
 from celery_delayq import __version__
 from tests.packages import ROOT, build, problems_of
 from tests.support.placeholders import PLACEHOLDERS, listed
+from tests.support.stored_format import FOLDER, file_of
 
 DIST = ROOT / "dist"
 TAG = f"v{__version__}"
@@ -45,6 +46,8 @@ def reasons_not_to_tag() -> Iterator[str]:
     changelog = (ROOT / "CHANGELOG.md").read_text("utf-8")
     if f"\n## {__version__}" not in changelog:
         yield f"CHANGELOG.md has no part '## {__version__}'"
+    if not file_of(__version__).exists():
+        yield f"{FOLDER.relative_to(ROOT)} has no file of {__version__}: run make format-file"
     if _git("status", "--porcelain"):
         yield "there are changes that are not committed"
     if _git("tag", "--list", TAG):

@@ -1,7 +1,7 @@
 """All keys of a Redis as JSON, and what this version reads in them.
 
-``tests/format`` has the file of each released version. ``make format-file`` writes the one of this
-version.
+``tests/format`` has the file of each released version, and of this one. ``make format-file`` writes
+the one of this version.
 """
 
 from __future__ import annotations
@@ -13,11 +13,19 @@ from typing import Any
 from redis import Redis
 
 from celery_delayq import DelayQ
+from celery_delayq.store.keys import Keys
+from tests.support.keyspace import now_of
 
-FOLDER = Path(__file__).parents[1] / "format"
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "tests" / "format"
 
 #: Replies that are kept for a minute, and the tests' own keys and results.
 _LEFT_OUT = (b":answer:", b"celery-task-meta-", b"gate:", b"open:", b"_kombu.", b"unacked")
+
+
+def file_of(version: str) -> Path:
+    """Return the file of a version."""
+    return FOLDER / f"{version}.json"
 
 
 def dump(client: Redis) -> list[list[Any]]:
@@ -31,9 +39,12 @@ def dump(client: Redis) -> list[list[Any]]:
 
 
 def load(client: Redis, keys: list[list[Any]]) -> None:
-    """Write keys into an empty Redis."""
+    """Write keys into an empty Redis. Ids count as revoked now: Redis forgets them after a day."""
     for key, kind, value in keys:
         _WRITERS[kind](client, _bytes(key), value)
+    revoked = Keys().revoked
+    now_ms = now_of(client) * 1000
+    client.zadd(revoked, dict.fromkeys(client.zrange(revoked, 0, -1), now_ms))
 
 
 def read(delayq: DelayQ) -> dict[str, Any]:
@@ -56,7 +67,9 @@ def write(path: Path, version: str, client: Redis, read_by_it: dict[str, Any], i
     """Write the file of a version; *ids* are the tasks that a worker runs at once."""
     content = {"version": version, "runs": ids, "read": read_by_it, "keys": dump(client)}
     path.parent.mkdir(exist_ok=True)
-    path.write_text(json.dumps(content, indent=1) + "\n", "utf-8")
+    # Tracebacks name folders of this machine. Some texts have their lengths before them.
+    text = json.dumps(content, indent=1).replace(str(ROOT), "/app".ljust(len(str(ROOT)), "/"))
+    path.write_text(text + "\n", "utf-8")
 
 
 def _text(value: bytes) -> str:

@@ -57,6 +57,8 @@ from tests.support import warm
 warm.serve(int(sys.argv[1]))
 """
 
+_ROOT = Path(__file__).parents[2]
+
 #: Variables that Python reads at its start, but that a forked process can still apply.
 _OBEYED = {"PYTHONPATH", "PYTHONUNBUFFERED"}
 _READ = ("PYTHON", "LD_", "FAKETIME", "EVENTLET", "GEVENT")
@@ -148,6 +150,8 @@ def _may_be_warm(process: ManagedProcess) -> bool:
         getattr(process, "pool", "") in ("", "prefork", "threads", "solo")
         and process.command[:3] == [sys.executable, "-m", "celery"]
         and {**mine, **its} == mine
+        # Another folder with the package has another version.
+        and (process.cwd == _ROOT or not (process.cwd / "celery_delayq").exists())
         and "DELAYQ_TESTS_COLD" not in os.environ
     )
 

@@ -117,6 +117,7 @@ class Stage:
         through: Proxy | None = None,
         delayq: Mapping[str, Any] | None = None,
         env: Mapping[str, str] | None = None,
+        code: Path = ROOT,
         **options: Any,
     ) -> WorkerProcess:
         """Start a worker; do not wait.
@@ -127,6 +128,8 @@ class Stage:
             Proxy to connect to instead of the broker.
         delayq
             More ``delayq`` settings.
+        code
+            The folder with the package and its tests; another one has another version.
         env, options
             Arguments of `WorkerProcess`.
         """
@@ -134,7 +137,7 @@ class Stage:
             f"{APP}:app",
             broker_url=self._url(through),
             env={**self._env(delayq or {}), **(env or {})},
-            cwd=ROOT,
+            cwd=code,
             log_file=self._folder / f"worker-{len(self._processes)}.log",
             extra_args=FAST_START,
             **options,
@@ -149,6 +152,7 @@ class Stage:
         through: Proxy | None = None,
         env: Mapping[str, str] | None = None,
         module: Sequence[str] = DISPATCH,
+        code: Path = ROOT,
         **delayq: Any,
     ) -> list[ManagedProcess]:
         """Start *count* ``celery delayq dispatch``, and wait until all dispatch."""
@@ -157,7 +161,7 @@ class Stage:
         started = []
         for _ in range(count):
             log = self._folder / f"dispatcher-{len(self._processes)}.log"
-            process = ManagedProcess(command, env=env, cwd=ROOT, log_file=log, name=log.stem)
+            process = ManagedProcess(command, env=env, cwd=code, log_file=log, name=log.stem)
             self._processes.append(process)
             started.append(process.start())
         return [wait_dispatching(process) for process in started]
