@@ -97,7 +97,7 @@ def item_outcome(
     what, note = done + how, Text()
     if not outcome:
         what = f"not {done}"
-        note.append(f"  {outcome}: {kind.why[outcome]}", "default")
+        note.append(f"  {outcome}: {kind.reason(outcome)}", "default")
     values = {"id": id, "outcome": str(outcome)}
     return ItemOutcome(bool(outcome), what, shown_id(id), values, note)
 
@@ -165,7 +165,7 @@ def print_bulk(action: Action, bulk: Bulk) -> None:
     output.print(Text(f"{kind.number(bulk.done)} {action.done}{action.how}.", "green"))
     for outcome, number in sorted(bulk.outcomes.items()):
         if not outcome:
-            output.print(Text(f"{number:,} not {action.done}, {outcome}: {kind.why[outcome]}."))
+            output.print(Text(f"{number:,} not {action.done}, {outcome}: {kind.reason(outcome)}."))
 
 
 def _counts_text(counts: Counts, kind: SelectedKind) -> str:

@@ -34,6 +34,18 @@ ID_TERMINAL_COLUMNS = 60
 #: Width of a time in columns, and least width of the other columns beside it.
 TIME_WIDTH, OTHERS_WIDTH = 29, 24
 
+#: Why an item was not changed, by outcome.
+REASONS = {
+    Outcome.READY: "it waits for a worker already",
+    Outcome.RUNNING: "a worker has it",
+    Outcome.CHANGED: "others have changed it meanwhile",
+    Outcome.PAST: "it would have been due in the past; run-now runs it at once",
+    Outcome.CONFLICT: "another task has its unique key, or its new one",
+    Outcome.UNREADABLE: "its message cannot be read, or belongs to another id: see fsck",
+    Outcome.REFUSED: "RabbitMQ refused it: the log says why",
+    Outcome.UNKNOWN: "there is none with this id, or no more",
+}
+
 #: Number of items that a filter selects, by queue and task.
 Counts = Counter[tuple[str, str]]
 
@@ -141,7 +153,7 @@ class SelectedKind(ItemKind):
     none : str
         The object of the sentence "the filter selects …" if the selection is empty.
     why : Mapping[Outcome, str]
-        The reason why an item was not changed, by outcome.
+        The reason why an item was not changed, by outcome, where it differs from other kinds.
     count : Callable[[DelayQ, Any, Bar], Counts]
         Counts the items that a filter selects.
     values : Callable[[Any], Any]
@@ -153,6 +165,10 @@ class SelectedKind(ItemKind):
     why: Mapping[Outcome, str]
     count: Callable[[DelayQ, Any, Bar], Counts]
     values: Callable[[Any], Any] = methodcaller("as_dict")
+
+    def reason(self, outcome: Outcome) -> str:
+        """Return why an item was not changed."""
+        return self.why.get(outcome) or REASONS[outcome]
 
     @property
     def key(self) -> str:

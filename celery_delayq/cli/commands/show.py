@@ -343,10 +343,7 @@ ENTRIES = SelectedKind(
     fields=_fields,
     count=_count_entries,
     why={
-        Outcome.READY: "it waits for a worker already",
-        Outcome.RUNNING: "a worker has it",
         Outcome.CHANGED: "it is due at another time, or others move it right now",
-        Outcome.PAST: "it would have been due in the past; run-now runs it at once",
         Outcome.CONFLICT: "another task has its new unique key",
         Outcome.UNKNOWN: "it has finished, has no ETA or never was",
     },

@@ -103,6 +103,5 @@ DEAD_LETTERS = SelectedKind(
         Outcome.CONFLICT: "another task has its unique key",
         Outcome.UNREADABLE: "it is no message of a task, its arguments cannot be decoded here, or "
         "it never had a queue (--to-queue)",
-        Outcome.REFUSED: "RabbitMQ refused it: the log says why",
     },
 )
