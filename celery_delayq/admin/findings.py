@@ -52,8 +52,16 @@ KINDS = {
         "removed from the list",
         (Cause.OLD_KEY,),
     ),
+    "lost_held": Kind(
+        "held entry that its lane does not list: would never run", "due again, and held again"
+    ),
     "lost_lane": Kind(
         "lane with held entries that nobody looks at: they would never run", "tried at once"
+    ),
+    "forgotten_lane": Kind(
+        "lane that waits for a permit which nothing gives back: its entries would never run",
+        "tried at once",
+        (Cause.LOST_KEY, Cause.OLD_KEY),
     ),
     "misplaced_held": Kind(
         "listed in a lane, and is not held there: counts as held",

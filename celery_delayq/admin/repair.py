@@ -106,6 +106,7 @@ class _Check:
                 self._checks.check_due,
                 self._tracks.check_paused_due,
                 self._tracks.check_lanes,
+                self._tracks.check_forgotten_lanes,
                 self._tracks.check_ready,
                 self._tracks.check_leased,
                 self._checks.check_dead_letters,

@@ -1,4 +1,4 @@
-"""Finds queues that the next-due index or the registry lacks, and lost permits. No leader.
+"""Finds queues that the next-due index or the registry lacks, lost permits and lanes. No leader.
 
 Any account that publishes may write both keys, since its scripts do. So dispatchers do not rely on
 them alone: if a queue was removed from the index, or moved far behind, its tasks start some seconds
@@ -6,20 +6,22 @@ late.
 
 Processes of older versions end leases and leave the permits of their messages behind: such a permit
 would take a place of its limit for ever. And they lease messages without permits: the log says so,
-since a limit does not hold meanwhile.
+since a limit does not hold meanwhile. A lane whose note that it waits for a permit is lost would
+wait for ever.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from types import MappingProxyType
 from urllib.parse import unquote
 
 from celery_delayq.dispatch.ready_looks import Registry
 from celery_delayq.store.keys import Layout
+from celery_delayq.store.repair import Batch
 from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting.replies import Look
 from celery_delayq.utils.once import warn_once
@@ -62,8 +64,9 @@ class Audit:
         self._audited = time.monotonic()
         self._registered = time.monotonic()
         self._size = 0
-        #: Where the next audit of permits continues.
+        #: Where the next audit of permits continues, and that of the lanes of each queue.
         self._permits = 0
+        self._lanes: dict[str, int] = {}
 
     def note_look(self, store: Store, look: Look, *, on_duty: bool) -> None:
         """Register own queues and limits if the registry has shrunk; on duty, audit index and
@@ -96,8 +99,33 @@ class Audit:
             self._remaining = None
         for queue in store.announce_missing(some, look.now // 1000):
             logger.warning("the next-due index did not have queue %r, or too late", queue)
+        self._wake_forgotten_lanes(store, [queue for queue, _ in some])
         if store.client.exists(store.keys.limits):
             _warn_of_processes_without_limits(store, [queue for queue, _ in some])
+
+    def _wake_forgotten_lanes(self, store: Store, queues: Sequence[str]) -> None:
+        """Check a batch of the lanes of each queue."""
+        lanes = [store.keys.queue(queue).lanes for queue in queues]
+        if not lanes or not store.client.exists(*lanes):
+            return
+        checks = store.repair_tracking
+        replies = store.run_all(
+            [
+                checks.forgotten_lanes_call(queue, self._lanes.get(queue, 0), repair=True)
+                for queue in queues
+            ]
+        )
+        for queue, reply in zip(queues, replies, strict=True):
+            if isinstance(reply, Exception):  # an account may not change each queue
+                continue
+            batch = Batch.read(reply)
+            self._lanes[queue] = batch.cursor
+            for each in batch.found:
+                logger.warning(
+                    "tried %d lanes of queue %r again: no permit would have woken them",
+                    each.repaired,
+                    queue,
+                )
 
 
 def _warn_of_processes_without_limits(store: Store, queues: Iterable[str]) -> None:

@@ -97,6 +97,14 @@ def slots() -> int:
     return 1 if pool is None else max(1, int(pool.num_processes))
 
 
+def begun() -> int:
+    """Return how many tasks this process' worker has received and not ended; 0 without a worker."""
+    if _worker() is None:
+        return 0
+    # After a lost connection a task may be active although Celery no longer lists it as reserved.
+    return max(len(state.reserved_requests), len(state.active_requests))
+
+
 def ends_by_error() -> bool:
     """Return whether the worker ends by an error other than a lost connection.
 
@@ -266,6 +274,10 @@ def call_later(seconds: float, method: Callable[..., object], *args: Any) -> Non
     consumer = getattr(_worker(), "consumer", None)
     if consumer is not None:
         consumer.timer.call_after(seconds, consumer.call_soon, (method, *args))
+
+
+def do_nothing() -> None:
+    """Only let the event loop turn."""
 
 
 def backlog() -> int:

@@ -40,7 +40,7 @@ class LimitStatus:
     of_code : Definition | None
         What the code of the workers says; None if no code has the limit.
     override : Definition | None
-        What people have set, which counts more; None if nothing is set, or if it is off.
+        What people have set, which takes precedence; None if nothing is set, or if it is off.
     is_off : bool
         Whether people have switched the limit off.
     held : int
@@ -111,7 +111,7 @@ class TaskLimits:
     """The limits of the app's broker.
 
     Workers store the limits of their code when they start. What people set is stored apart: it
-    counts more, also after a start of workers.
+    takes precedence, also after a start of workers.
     """
 
     def __init__(self, session: Session) -> None:
@@ -119,7 +119,7 @@ class TaskLimits:
 
     def list(self) -> list[LimitStatus]:
         """Return all limits that workers or people have stored, by name."""
-        return self._session.ask(_all)
+        return self._session.ask(_statuses)
 
     def get(self, name: str) -> LimitStatus:
         """Return one limit.
@@ -129,10 +129,9 @@ class TaskLimits:
         InvalidLimit
             Neither Redis nor the app has a limit of this name.
         """
-        for each in self.list():
-            if each.name == name:
-                return each
         of_code, _ = self._stored(name)
+        for each in self._session.ask(lambda stores: _statuses(stores, percent(name))):
+            return each
         return LimitStatus(name, Definition.parse(of_code), None, False, 0, 0, 0)
 
     def set(
@@ -147,7 +146,7 @@ class TaskLimits:
     ) -> LimitStatus:
         """Change a limit for all workers, at once. What is not given stays as it is.
 
-        The values count more than those in code, until :meth:`unset`.
+        The values take precedence over those in code, until :meth:`unset`.
 
         Parameters
         ----------
@@ -314,8 +313,11 @@ def _definitions(stores: Stores) -> dict[str, StoredLimit]:
     return found
 
 
-def _all(stores: Stores) -> builtins.list[LimitStatus]:
-    found = _definitions(stores)
+def _statuses(stores: Stores, only: str | None = None) -> builtins.list[LimitStatus]:
+    """Return all limits by name, or that one of a percent-encoded name."""
+    found = {
+        name: each for name, each in _definitions(stores).items() if only is None or name == only
+    }
     names = [*found]
     held, used, lanes = Counter[str](), Counter[str](), Counter[str]()
     for store in stores if names else ():
@@ -327,7 +329,8 @@ def _all(stores: Stores) -> builtins.list[LimitStatus]:
         held.update(counts)
         if any(counts.values()):
             for page in stores.of(queue).task_limits.lanes(queue):
-                lanes.update(lane.partition(":")[0] for lane in page.keys() - seen)
+                new = (lane.partition(":")[0] for lane in page.keys() - seen)
+                lanes.update(name for name in new if name in found)
                 seen |= page.keys()
     return sorted(
         (

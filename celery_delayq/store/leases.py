@@ -91,6 +91,8 @@ class AcquireReply(NamedTuple):
         Those of *permits* whose limit has few left.
     has_limits : bool
         Whether limits are defined.
+    lanes_wait : bool
+        Whether messages of limits may go of which the process gets no more than it can run now.
     """
 
     first_list: int
@@ -104,6 +106,7 @@ class AcquireReply(NamedTuple):
     permits: Set[str] = frozenset()
     scarce: Set[str] = frozenset()
     has_limits: bool = False
+    lanes_wait: bool = False
 
     def about(self, field: str) -> tuple[int | None, Mark | None]:
         """Return when a message became ready, and why it does not run; each may be None."""
@@ -156,6 +159,7 @@ class AcquireReply(NamedTuple):
             permits,
             scarce,
             b"~" in how,
+            b"^" in how,
         )
 
 

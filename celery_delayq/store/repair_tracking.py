@@ -16,6 +16,7 @@ from celery_delayq.model.lookup import IndexEntry, to_bytes
 from celery_delayq.store.keys import Layout, queue_name
 from celery_delayq.store.repair import CALL_MEMBERS, SCAN_COUNT, Batch, RepairPart
 from celery_delayq.store.scan import Index
+from celery_delayq.store.scripting.calls import Call
 from celery_delayq.utils.portions import batches
 
 #: Most bytes of messages that a script reads to check that messages are gone: about 10 ms. Other
@@ -103,6 +104,21 @@ class RepairTracking(RepairPart):
     def check_lanes(self, queue: str, cursor: int, *, repair: bool) -> Batch:
         """Check a batch of the entries in lanes."""
         return self._page("repair/lanes", queue, cursor, repair)
+
+    def check_forgotten_lanes(self, queue: str, cursor: int, *, repair: bool) -> Batch:
+        """Check a batch of the lanes that wait for a permit."""
+        return Batch.read(self._runner.run(self.forgotten_lanes_call(queue, cursor, repair=repair)))
+
+    def forgotten_lanes_call(self, queue: str, cursor: int, *, repair: bool) -> Call:
+        """Return the call of :meth:`check_forgotten_lanes`; its reply is a :class:`Batch`."""
+        args = [queue, cursor, SCAN_COUNT, int(repair)]
+        return self._new_call("limits/forgotten_lanes", queue, args)
+
+    def wake_forgotten_lanes(self, queue: str) -> None:
+        """Have all lanes tried that wait for a permit which does not come back."""
+        cursor = None
+        while cursor != 0:
+            cursor = self.check_forgotten_lanes(queue, cursor or 0, repair=True).cursor
 
     def check_permits(
         self, cursor: int, *, repair: bool, queue: str | None = None

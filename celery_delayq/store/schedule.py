@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from itertools import chain
 from typing import Any, cast
@@ -194,7 +195,7 @@ class Store(ScriptRunner):
         )
 
     def ready_of(self, queues: Sequence[tuple[str, Layout]]) -> list[tuple[str, Layout]]:
-        """Return the queues that have a ready or quarantined message."""
+        """Return the queues that have a ready or quarantined message, or lanes."""
         lists = [self._ready_keys(*each) for each in queues]
         if not lists or not self.client.exists(*chain.from_iterable(lists)):
             return []
@@ -205,7 +206,7 @@ class Store(ScriptRunner):
         return [queue for queue, count in zip(queues, counts, strict=True) if count]
 
     def wake_ready(self, queues: Iterable[tuple[str, Layout]]) -> None:
-        """Wake the consumers of each queue that has a ready message.
+        """Wake the consumers of each queue that has a ready message, or a lane that may go.
 
         Raises
         ------
@@ -234,7 +235,8 @@ class Store(ScriptRunner):
             pipe.execute()
 
     def _ready_keys(self, queue: str, layout: Layout) -> list[str]:
-        return [*self.keys.ready_lists(queue, layout), self.keys.queue(queue).quarantined]
+        key = self.keys.queue(queue)
+        return [*self.keys.ready_lists(queue, layout), key.quarantined, key.lanes]
 
     def resign(self, dispatcher: str) -> None:
         """Leave the duty to the dispatcher that looks next."""
@@ -267,8 +269,8 @@ class Store(ScriptRunner):
     def repair_types(self) -> list[str]:
         """Delete shared keys of a wrong type, which stop all dispatchers. Return a text for each.
 
-        The contents of the keys are lost already. Indexes are filled again: all queues get a look.
-        Pauses are lost, and lease time starts again.
+        The contents of the keys are lost already. Indexes are filled again: all queues get a look,
+        and lanes that wait for a permit are tried. Pauses are lost, and lease time starts again.
         """
         keys = self.keys
         wanted = dict.fromkeys((keys.next_due, keys.lease_ends), "zset")
@@ -288,6 +290,11 @@ class Store(ScriptRunner):
             name = names[place - 1]
             texts.append(f"{name} is a {found.decode()}, expected a {wanted[name]}")
             logger.error("deleted a key of a wrong type: %s", texts[-1])
+        of_lanes = {keys.permits, keys.blocked_lanes, keys.freed_lanes}
+        if not of_lanes.isdisjoint(names[place - 1] for place in deleted[::2]):
+            for queue in queues:
+                with suppress(CommandRefused):  # a key of this queue has a wrong type too
+                    self.repair_tracking.wake_forgotten_lanes(queue)
         return texts
 
     def register_again(self, queues: Sequence[str]) -> None:

@@ -76,10 +76,10 @@ class LimitStore(StorePart):
         if not definitions:
             return {}
         names = [*definitions]
-        found = self._runner.client.hmget(self._keys.limits, [f"c{name}" for name in names])
-        before = {
-            name: to_text(each) for name, each in zip(names, found, strict=True) if each is not None
-        }
+        fields = [f"{kind}{name}" for kind in "co" for name in names]
+        found = self._runner.client.hmget(self._keys.limits, fields)
+        stored = dict(zip(fields, found, strict=True))
+        before = {name: to_text(each) for name in names if (each := stored[f"c{name}"]) is not None}
         # Only what is new: a full server accepts nothing more.
         new = {
             f"c{name}": text
@@ -88,14 +88,15 @@ class LimitStore(StorePart):
         }
         for name, former in before.items():
             if f"c{name}" in new:
-                now = StoredLimit(of_code=definitions[name])
-                new |= self._change_of_rate(name, StoredLimit(of_code=former), now)
+                known = StoredLimit(former, to_text(stored[f"o{name}"] or b""))
+                now = known._replace(of_code=definitions[name])
+                new |= self._change_of_rate(name, known, now)
         if new:
             self._runner.client.hset(self._keys.limits, mapping=new)
         return {name: former for name, former in before.items() if f"c{name}" in new}
 
     def override(self, name: str, definition: str) -> None:
-        """Store what people have set: it counts more than what the code says."""
+        """Store what people have set: it takes precedence over what the code says."""
         before = self._stored(name)
         now = before._replace(override=definition)
         fields = {f"o{name}": definition, **self._change_of_rate(name, before, now)}
@@ -110,7 +111,10 @@ class LimitStore(StorePart):
         if now == StoredLimit():
             self._runner.client.hdel(self._keys.limits, f"r{name}")
         field = f"{'c' if of_code else 'o'}{name}"
-        return bool(self._runner.client.hdel(self._keys.limits, field))
+        is_changed = bool(self._runner.client.hdel(self._keys.limits, field))
+        if is_changed and not self._runner.client.exists(self._keys.limits):
+            self._runner.client.unlink(self._keys.slots)  # no call would forget them
+        return is_changed
 
     def _stored(self, name: str) -> StoredLimit:
         found = self._runner.client.hmget(self._keys.limits, [f"c{name}", f"o{name}"])
@@ -193,8 +197,10 @@ class LimitStore(StorePart):
                 ]
             )
         )
-        names = dict.fromkeys(map(to_text, found))
-        names |= dict.fromkeys(to_text(each).partition("\0")[2] for each in freed)
+        # Those found stand for all that may go; those freed come beside them.
+        share = number / max(1, len(found))
+        names = dict.fromkeys((to_text(each).partition("\0")[2] for each in freed), 1.0)
+        names |= dict.fromkeys(map(to_text, found), share)
         if not names:
             return held, 0
         of_lanes = yield from self.held_steps(queue, names)
@@ -202,13 +208,16 @@ class LimitStore(StorePart):
         slots = answered(
             (yield [Command.of("ZSCORE", self._keys.slots, to_bytes(n)) for n in names])
         )
-        may_go = 0
-        for lane, its_held, its_used, until in zip(names, of_lanes, used, slots, strict=True):
-            rule = definitions.get(lane.partition(":")[0])
-            until_us = float(until or 0)
-            may_go += rule.may_go(its_held, its_used, until_us, now_us) if rule else its_held
-        share = max(1.0, number / max(1, len(found)))
-        return held, min(total, round(may_go * share))
+        may_go = 0.0
+        for (lane, lanes_like_it), its_held, its_used, until in zip(
+            names.items(), of_lanes, used, slots, strict=True
+        ):
+            definition = definitions.get(lane.partition(":")[0])
+            its_part = its_held
+            if definition is not None:
+                its_part = definition.may_go(its_held, its_used, float(until or 0), now_us)
+            may_go += its_part * lanes_like_it
+        return held, min(total, round(may_go))
 
     def without_permits_call(self, queue: str, worker_id: str) -> Call:
         """Return the call that finds messages of a process without a permit; the reply has the name

@@ -215,6 +215,8 @@ class Consumer:
         self._cancelled: list[Taken] = []
         #: By queue that Redis refused: monotonic time until which it is not asked.
         self._refused: dict[str, float] = {}
+        #: Queues with messages of limits of which the process gets no more than it can run now.
+        self._waiting_for_slots: set[str] = set()
         prefetch.add(self)
 
     # -- the queues
@@ -267,6 +269,8 @@ class Consumer:
                 self._send_requests(shares)
             elif shares is not None and not self.taken:
                 self._wait()
+            elif self._waiting_for_slots:
+                self.idle.look_soon()
 
     def next(self) -> Taken | None:
         """Return the next message to hand out.
@@ -290,6 +294,8 @@ class Consumer:
         """Whether no reply is awaited and no command is to be sent."""
         if self.state is not State.READY or self._prefetch.asks_singly:
             return False
+        if self._waiting_for_slots:
+            return False
         return bool(self.leased_queues) and not self._is_worth_it(self._credit())
 
     @property
@@ -305,7 +311,11 @@ class Consumer:
 
     def _credit(self) -> int:
         # Without a limit: a batch for a worker, one message for any other consumer.
-        return self._prefetch.credit(self.batch_size.size if self.serves_worker else 1)
+        credit = self._prefetch.credit(self.batch_size.size if self.serves_worker else 1)
+        if credit > 0 and self._waiting_for_slots:
+            # No other messages ahead: those of limits would never find a free slot.
+            return min(credit, self._free_slots())
+        return credit
 
     def _is_worth_it(self, credit: int) -> bool:
         """Return whether to send requests now: not for each message while the pool is busy.
@@ -356,8 +366,10 @@ class Consumer:
         me, lease, others = keeper.worker_id, keeper.lease, keeper.leases_beside
         # Acknowledgements first: they may make room for a quarantined message.
         calls = keeper.acks.calls(self._store, self._riding_acks)
-        # Rounded up: each queue needs at least one, and takes turns in coming first.
-        scarce = -(-self._prefetch.free_slots // len(self._requests))
+        free_slots = self._free_slots()
+        if free_slots:
+            self._waiting_for_slots.clear()
+        each, more = divmod(free_slots, len(self._requests))
         calls += [
             leases.acquire_call(
                 share.queue,
@@ -368,12 +380,21 @@ class Consumer:
                 share.lists,
                 others=others,
                 reports=self.serves_worker,
-                scarce=scarce,
+                scarce=each + (place < more),
                 has_limits=share.queue in self.idle.limited_queues,
             )
-            for share, number in self._requests
+            for place, (share, number) in enumerate(self._requests)
         ]
         return calls
+
+    def _free_slots(self) -> int:
+        """Return how many more messages of limits the process can run now.
+
+        Where no limits are known it is not counted: 1.
+        """
+        if not self.idle.limited_queues:
+            return 1
+        return self._prefetch.free_slots(sum([each.share.limit for each in self._requests]))
 
     @property
     def scarce(self) -> int:
@@ -392,8 +413,9 @@ class Consumer:
         """Return the packed commands that find other queues with messages, and their number."""
         leased, popped = self._queues_in_turn()
         look = self._filled_call = FilledQueuesCall()
+        lanes = bool(self.idle.limited_queues) and self._free_slots() > 0
         for queue in self._fair_share.find_empty(leased):
-            look.add(queue, *self.idle.wake_lists(queue))
+            look.add(queue, *self.idle.wake_lists(queue, lanes=lanes))
         if len(leased) > 1:
             for queue, lists in self._fair_share.find_less_urgent(leased):
                 look.add(queue, *self.idle.ready_lists(queue)[:lists])
@@ -413,11 +435,11 @@ class Consumer:
     def _wait(self) -> None:
         """Look at the ready lists, or wait for a wake-up."""
         leased, popped = self._queues_in_turn()
-        lists = self._ready_lists(popped)
-        if look := self.idle.look(leased):
+        lists, lanes = self._ready_lists(popped), self._free_slots() > 0
+        if look := self.idle.look(leased, lanes=lanes):
             self._filled_call = look
             self._send(State.LOOKING, look.packed())
-        elif wait := self.idle.wait(leased, lists, briefly=bool(self._refused)):
+        elif wait := self.idle.wait(leased, lists, briefly=bool(self._refused), lanes=lanes):
             self._send(State.BLOCKED, wait)
 
     def _queues_in_turn(self) -> tuple[list[str], list[str]]:
@@ -568,6 +590,8 @@ class Consumer:
         """Note the messages of a reply as leased, and return them."""
         self._fair_share.note_first_list(queue, reply.first_list)
         self.idle.note_limits(queue, has_limits=reply.has_limits)
+        if reply.lanes_wait:
+            self._waiting_for_slots.add(queue)
         if reply.messages:
             self.idle.note_messages(from_others=reply.others)
         if reply.must_make_room:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Sequence
-from itertools import chain
 
+from celery_delayq.integration import worker
 from celery_delayq.settings import Settings
 from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting.calls import pack_arg, pack_command
@@ -24,13 +24,21 @@ IDLE_LOOK_SECONDS, STOCK_PUSH_SECONDS = 0.05, 10.0
 #: a shorter one the consumer looks at the ready lists itself.
 MIN_LONG_WAIT_SECONDS = Settings().block_timeout
 
+#: Seconds of a wait while the process can run no more messages of limits: it waits for no lanes
+#: then, and no event ends the wait when one of its tasks ends.
+BUSY_WAIT_SECONDS = 0.1
+
 
 class IdleWait:
     """Waits for an element in the wake list of a queue, which has one while messages may be ready.
 
-    Stock producers push no such element. The dispatchers of the fleet look at the ready lists for
-    all idle consumers (:mod:`celery_delayq.dispatch.ready_looks`). Where no dispatcher does, this
-    consumer looks itself.
+    Stock producers push no such element, and a process that has taken one may die. The dispatchers
+    of the fleet look at ready lists and lanes for all idle consumers
+    (:mod:`celery_delayq.dispatch.ready_looks`). Where no dispatcher does, this consumer looks
+    itself.
+
+    Lanes of limits have a wake list of their own. A consumer waits for it on all its queues if the
+    last reply for one of them has told of limits, and if the process can run another message.
 
     Parameters
     ----------
@@ -62,6 +70,8 @@ class IdleWait:
         self._looks_when_idle = looks_when_idle
         self._health_check_interval = health_check_interval
         self._looked_at = 0.0
+        #: When :meth:`look_soon` last set a timer.
+        self._turned_at = float("-inf")
         #: When a message of a stock producer was found last.
         self._stock_push_at = float("-inf")
         #: The queue of each wake list; ``""`` for the list that only ends the wait.
@@ -74,7 +84,7 @@ class IdleWait:
         self._idle_close_seconds: float | None = None
         #: Seconds of the current wait; 0 where it was ended.
         self.wait_seconds = 0.0
-        #: The queues whose tasks may wait in lanes of limits.
+        #: The queues whose last reply has told of limits or lanes.
         self.limited_queues: set[str] = set()
 
     def ask_server(self) -> None:
@@ -83,7 +93,7 @@ class IdleWait:
             self._idle_close_seconds = closes_idle_after(self._store.client)
 
     def note_limits(self, queue: str, *, has_limits: bool) -> None:
-        """Note whether tasks of a queue may wait in lanes of limits, as the last reply has told."""
+        """Note whether there are limits, or lanes of a queue, as the last reply for it has told."""
         (self.limited_queues.add if has_limits else self.limited_queues.discard)(queue)
 
     def note_messages(self, *, from_others: bool) -> None:
@@ -102,10 +112,11 @@ class IdleWait:
             is_pushed = now - self._stock_push_at < STOCK_PUSH_SECONDS
             self._looked_at = 0.0 if is_pushed else now + IDLE_LOOK_SECONDS - LONG_WAIT_SECONDS
 
-    def look(self, leased: Sequence[str]) -> FilledQueuesCall | None:
+    def look(self, leased: Sequence[str], *, lanes: bool) -> FilledQueuesCall | None:
         """Return the call that looks at the ready lists of all queues; None if it is not due.
 
-        There is one look for each ``block_timeout`` or :data:`LONG_WAIT_SECONDS`.
+        There is one look for each ``block_timeout`` or :data:`LONG_WAIT_SECONDS`. With *lanes* it
+        looks at lanes too.
         """
         if not leased:  # replies of remote control need no dispatcher
             return None
@@ -117,6 +128,8 @@ class IdleWait:
         look = FilledQueuesCall()
         for queue in leased:
             look.add(queue, *self.ready_lists(queue))
+            if lanes:
+                look.add(queue, pack_arg(self._store.keys.queue(queue).lanes))
         return look
 
     def ready_lists(self, queue: str) -> list[bytes]:
@@ -127,8 +140,8 @@ class IdleWait:
             self._ready_lists[queue] = [*map(pack_arg, lists)]
         return self._ready_lists[queue]
 
-    def wake_lists(self, queue: str) -> list[bytes]:
-        """Return the packed wake lists of a queue: one, or two where tasks may wait in lanes."""
+    def wake_lists(self, queue: str, *, lanes: bool) -> list[bytes]:
+        """Return the packed wake lists of a queue, with *lanes* also that for its lanes."""
         if queue not in self._wake_lists:
             keys = self._store.keys
             of_queue = keys.queue(queue)
@@ -138,23 +151,28 @@ class IdleWait:
             self._queue_by_list.update(dict.fromkeys(lists, queue))
             self._wake_lists[queue] = [*map(pack_arg, lists)]
         packed = self._wake_lists[queue]
-        return packed if queue in self.limited_queues else packed[:1]
+        return packed if lanes else packed[:1]
 
-    def wait(self, leased: Sequence[str], popped: Sequence[str], *, briefly: bool) -> bytes | None:
+    def wait(
+        self, leased: Sequence[str], popped: Sequence[str], *, briefly: bool, lanes: bool
+    ) -> bytes | None:
         """Return the BRPOP on the wake lists of *leased* queues and the lists *popped*.
 
-        With *briefly* the wait is short, since another queue is asked again soon. None without
-        queues and lists.
+        With *briefly* the wait is short, since another queue is asked again soon. *lanes*: whether
+        the process can run another message of a limit. None without queues and lists.
         """
         if not (leased or popped):
             return None
-        lists = [*chain.from_iterable(map(self.wake_lists, leased))]
+        waits_for_lanes = lanes and bool(self.limited_queues)
+        lists = [each for queue in leased for each in self.wake_lists(queue, lanes=waits_for_lanes)]
         timeout = self._settings.block_timeout
+        if self.limited_queues and not lanes:
+            timeout, briefly = min(timeout, BUSY_WAIT_SECONDS), True
         # Redis may close an idle connection together with the element that it popped. A lost
         # element of a wake list only delays messages; an element of *popped* is a message.
         loses_none = self._idle_close_seconds is not None or not popped
         if leased and not briefly and loses_none and self._may_be_long():
-            lists += self.wake_lists("")
+            lists += self.wake_lists("", lanes=False)
             # A wait must end before kombu takes the connection for dead.
             health = self._health_check_interval or 2 * LONG_WAIT_SECONDS
             timeout = max(timeout, min(LONG_WAIT_SECONDS, 0.6 * health))
@@ -162,6 +180,13 @@ class IdleWait:
             timeout = min(timeout, self._idle_close_seconds / 2)
         self.wait_seconds = timeout
         return pack_command("BRPOP", [*lists, *map(pack_arg, popped), pack_arg(timeout)])
+
+    def look_soon(self) -> None:
+        """Have the event loop of the worker turn soon: no event tells of each task that ends."""
+        now = time.monotonic()
+        if now - self._turned_at >= BUSY_WAIT_SECONDS:
+            self._turned_at = now
+            worker.call_later(BUSY_WAIT_SECONDS, worker.do_nothing)
 
     def queue_of(self, wake_list: str) -> str | None:
         """Return the queue of a wake list, ``""`` for no queue; None for any other list."""

@@ -55,14 +55,14 @@ class Prefetch:
         """Whether Celery decides about each message (``worker_disable_prefetch``)."""
         return "can_consume" in vars(self._qos)
 
-    @property
-    def free_slots(self) -> int:
-        """How many more messages with a scarce permit of a limit may be leased.
+    def free_slots(self, asked: int) -> int:
+        """Return how many more messages with a scarce permit of a limit may be leased.
 
-        A process leases no more of them than it can run at a time: each has a permit, which other
-        processes could use.
+        A process leases no more of them than it can run now: each has a permit, which other
+        processes could use. *asked* messages are requested by the calls that this number is for.
         """
-        return max(0, worker.slots() - self._scarce)
+        fetched = sum([each.fetched for each in self._consumers]) - asked
+        return max(0, worker.slots() - max(worker.begun() + fetched, self._scarce))
 
     @property
     def _scarce(self) -> int:
@@ -81,7 +81,8 @@ class Prefetch:
         unlimited : int
             The number to request at once where there is no limit.
         """
-        if self._scarce and not self.free_slots:
+        scarce = self._scarce
+        if scarce and scarce >= worker.slots():
             return 0  # no message could begin before one of these ends
         if self.asks_singly:
             return 0 if self._fetched else int(self._qos.can_consume())

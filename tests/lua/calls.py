@@ -27,6 +27,10 @@ SCRIPT_CALLS: Calls = {
         lambda s: s.run_steps(s.task_limits.wake_lanes_steps("q", "api")),
         b"",
     ),
+    "limits/forgotten_lanes": (
+        lambda s: s.repair_tracking.check_forgotten_lanes("q", 0, repair=True),
+        [b"0", 1, [], [b"forgotten_lane", 1, 1, b"api:"]],
+    ),
     "dispatch/resign": (lambda s: s.resign("me"), 1),
     "scan/hash_scan": (lambda s: [*s.scan.fields("{q}:dead")], [b"0", b"2 3", b"idone"]),
     "scan/hash_values": (lambda s: s.scan.values("{q}:dead", [b"id"]), [b"3", b"one"]),

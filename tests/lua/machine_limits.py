@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 from hypothesis import strategies as st
@@ -27,7 +28,7 @@ from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.lua.bench import DEFAULT, FAR, LEASE, Bench, labelled, member, message_of
 from tests.support.leases import ack, replace
 from tests.support.model_clock import go_unwatched, pass_time
-from tests.support.model_tracking import Label
+from tests.support.model_tracking import Label, label_of
 
 HOUR_US = 3_600_000_000
 QUEUES = ("q", "p")
@@ -108,8 +109,8 @@ class LimitMachine(RuleBasedStateMachine):
         self.permits: set[str] = set()
         #: Used slots of each lane, at most its burst.
         self.used: Counter[str] = Counter()
-        #: Queues whose sign for lanes a consumer has popped.
-        self.popped: set[str] = set()
+        #: Queues whose sign for lanes is lost, until the fleet looks at all queues.
+        self.signless: set[str] = set()
 
     def next(self) -> int:
         self.number += 1
@@ -122,8 +123,7 @@ class LimitMachine(RuleBasedStateMachine):
         found: list[tuple[str, Place]] = []
 
         def note(message: bytes, place: Place) -> None:
-            label = Label.of(message)
-            assert label is not None, message
+            label = label_of(message)
             found.append((label.message_id, place))
 
         for queue in QUEUES:
@@ -299,8 +299,7 @@ class LimitMachine(RuleBasedStateMachine):
     def a_stock_worker_takes_one(self, queue: str) -> None:
         for name in self.store.keys.ready_lists(queue, DEFAULT):
             if message := self.client.rpop(name):
-                label = Label.of(message)
-                assert label is not None
+                label = label_of(message)
                 self.may_go.add(label.message_id)
                 return
 
@@ -343,8 +342,7 @@ class LimitMachine(RuleBasedStateMachine):
         if not records:
             return
         name, before = data.draw(st.sampled_from(sorted(records.items())))
-        label = Label.of(Record.unpack(before).message)
-        assert label is not None
+        label = label_of(Record.unpack(before).message)
         expires, task = data.draw(st.sampled_from((0, 1, FAR))), data.draw(st.sampled_from(TASKS))
         sent = self.sent[label.message_id]._replace(lane=lane, expires=expires, task=task)
         how: dict[str, Any] = {"lane": lane, "expires": expires, "task": task}
@@ -408,12 +406,14 @@ class LimitMachine(RuleBasedStateMachine):
         if promotes:
             self.store.promote(queue)
 
-    @rule(away=st.sampled_from((0, 0, 30, -30)))
-    def look(self, away: int) -> None:
-        """Look at the next-due index, perhaps after the clock was set."""
+    @rule(away=st.sampled_from((0, 0, 30, -30)), at_ready=st.booleans())
+    def look(self, away: int, at_ready: bool) -> None:
+        """Look at the next-due index, perhaps after the clock was set, and at all queues."""
         if away:
             go_unwatched(self.client, away * 3600)
         self.store.next_queue(LEASE)
+        if at_ready:
+            self.look_at_ready()
 
     # -- consumers
 
@@ -459,24 +459,23 @@ class LimitMachine(RuleBasedStateMachine):
         if repeated:
             return acquired
         taken = Counter(self.sent[each].lane for each in self.permits)
-        slots: Counter[str] = Counter()
+        leased, slots = Counter[str](), Counter[str]()
         for field, message, _ in acquired.messages:
-            label = Label.of(message)
-            assert label is not None
+            label = label_of(message)
             sent = self.sent[label.message_id]
             rule_now = self.limit(sent.lane) if sent.lane else None
-            is_expired = sent.expires == 1
-            if rule_now and not is_expired and field not in acquired.marks:
+            if field in acquired.permits:
                 self.permits.add(label.message_id)
-                slots[sent.lane] += 1
-        for lane, number_taken in slots.items():
-            rule_now = self.limit(lane)
-            assert rule_now is not None
-            if rule_now.concurrency:
-                assert taken[lane] + number_taken <= rule_now.concurrency
-            if rule_now.interval:
-                assert self.used[lane] + number_taken <= rule_now.burst
-                self.used[lane] += number_taken
+                leased[sent.lane] += 1
+                slots[sent.lane] += sent.expires != 1
+            else:
+                assert not rule_now or field in acquired.marks
+        for lane, number_leased in leased.items():
+            if (rule_now := self.limit(lane)) and rule_now.concurrency:
+                assert taken[lane] + number_leased <= rule_now.concurrency
+            if rule_now and rule_now.interval:
+                assert self.used[lane] + slots[lane] <= rule_now.burst
+                self.used[lane] += slots[lane]
         # The entries of a lane leave it in their order.
         for lane, members in before.items():
             left = {*self.held(queue, lane)} & {*members}
@@ -494,14 +493,18 @@ class LimitMachine(RuleBasedStateMachine):
         """With slots for all, what is left is blocked."""
         if limit < 100 or limited < 100 or quarantined or self.paused(queue):
             return
-        for lane in LANES:
-            if self.held(queue, lane):
-                assert self.is_blocked(lane), (lane, self.held(queue, lane))
+        for lane in filter(partial(self.held, queue), LANES):
+            assert self.is_blocked(lane), (lane, self.held(queue, lane))
 
     @rule(queue=queues)
-    def a_consumer_pops_the_sign(self, queue: str) -> None:
+    def a_consumer_pops_the_sign_and_dies(self, queue: str) -> None:
         if self.client.lpop(self.store.keys.queue(queue).lanes_wake) is not None:
-            self.popped.add(queue)
+            self.signless.add(queue)
+
+    def look_at_ready(self) -> None:
+        """Look at all queues, as the fleet does."""
+        self.store.wake_ready(self.store.ready_of([(queue, DEFAULT) for queue in QUEUES]))
+        self.signless.clear()
 
     def ack(self, queue: str, who: str, fields: list[str]) -> int:
         """Acknowledge messages, and let the turns of the other queues of their lanes pass."""
@@ -561,8 +564,7 @@ class LimitMachine(RuleBasedStateMachine):
         if when_due == "keep":
             value = self.client.hget(self.store.keys.queue(queue).leased(who), field) or b""
             step, message = int(value[:1]), split_leased(value)[1]
-            label = Label.of(message)
-            assert label is not None
+            label = label_of(message)
             record = Record(step, message_id, sent.task, message)
             policy = "" if label.unique == "-" else "r 0 1"
             what, to = Entry(sent.id, Due(2), step, record.pack(), policy), queue
@@ -571,8 +573,7 @@ class LimitMachine(RuleBasedStateMachine):
             what = what._replace(policy=what.policy and what.policy[:-1] + "1")
             self.sent[new.message_id] = new
             self.may_go |= {message_id, new.message_id}
-        replaced = replace(self.store, to, what, queue, who, field, when_due=when_due)
-        if replaced == "due":
+        if replace(self.store, to, what, queue, who, field, when_due=when_due) == "due":
             self.may_go -= {message_id}
 
     @precondition(lambda self: any(each[3] for each in self.fields()))
@@ -635,7 +636,7 @@ class LimitMachine(RuleBasedStateMachine):
                 if place.queue == queue and place.state in ("scheduled", "ready", "quarantined")
             }
             self.store.purge(queue)
-            self.popped.add(queue)
+            self.signless.add(queue)
 
     @precondition(lambda self: any(place.state == "dead" for place in self.places.values()))
     @rule(data=st.data(), due=st.sampled_from((0, FAR)))
@@ -645,8 +646,7 @@ class LimitMachine(RuleBasedStateMachine):
         stored = [*self.store.dead_letters.all(queue)]
         stored.sort(key=lambda each: each.message)
         dead = data.draw(st.sampled_from(stored))
-        label = Label.of(dead.message)
-        assert label is not None
+        label = label_of(dead.message)
         old = self.sent[label.message_id]
         made, new = self.new(data, due, id=old.id, lane=old.lane)
         made = made._replace(policy=made.policy and "e 0 0")
@@ -671,6 +671,7 @@ class LimitMachine(RuleBasedStateMachine):
         """Lanes and permits are as they should be."""
         tracking = self.store.repair_tracking
         assert tracking.check_lanes(queue, 0, repair=False).found == []
+        assert tracking.check_forgotten_lanes(queue, 0, repair=False).found == []
         _, found = tracking.check_permits(0, repair=False)
         assert [batch.found for _, batch in found if batch.found] == []
 

@@ -89,7 +89,8 @@ MOVES = re.compile(r"\b(?:message_in|store_message|put_ready|add_dead_letter)\(|
 #: Scripts that move messages, but not for each task, and scripts without messages.
 OTHERS = {
     *("deadletters/replay", "deadletters/replay_in_place", "dispatch/wake_ready"),
-    *("limits/wake_lanes", "migration/give_back", "migration/take_from_unacked", "periodic/fire"),
+    *("limits/forgotten_lanes", "limits/wake_lanes", "migration/give_back"),
+    *("migration/take_from_unacked", "periodic/fire"),
     *("repair/drop_cancelled", "repair/due", "repair/lanes", "schedule/import"),
 }
 

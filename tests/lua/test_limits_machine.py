@@ -100,13 +100,15 @@ class Machine(LimitMachine):
                 else:
                     assert is_paused or (look is not None and look <= moment / 1000 + 1)
             if self.client.exists(key.lanes_wake):
-                self.popped.discard(queue)
-            elif may_go and not is_paused and queue not in self.popped:
+                self.signless.discard(queue)
+            elif may_go and not is_paused and queue not in self.signless:
                 assert look is not None
                 assert look <= now
 
     def teardown(self) -> None:
-        """All processes have died. New ones handle all messages, and no key is left."""
+        """All processes have died, and all signs and planned looks are lost. New processes, which
+        wait for signs, handle all messages, and no key is left.
+        """
         if sys.exc_info()[0] is not None:
             return  # a failure is reported already
         for which in (*QUEUES, *TASKS):
@@ -122,21 +124,27 @@ class Machine(LimitMachine):
         self.no_lane_is_forgotten()
         for queue in QUEUES:
             self.make_all_due(queue)
+        for queue in QUEUES:
+            self.store.promote(queue)
         self.may_go |= {*self.places}
         idle = 0
         while idle < 3:
             idle += 1
             for queue in QUEUES:
-                if self.store.next_queue(600.0).queue:
-                    self.store.promote(queue)
-                self.client.delete(f"{{{queue}}}:quarantine_turn")
-                acquired = self.lease(queue, "last", 10, 10, False)
-                self.the_leased_messages_of_limits_have_permits()
-                if acquired.messages:
-                    idle = 0
-                    self.ack(queue, "last", [field for field, _, _ in acquired.messages])
-                self.the_leased_messages_of_limits_have_permits()
-                self.each_message_is_in_one_place()
+                key = self.store.keys.queue(queue)
+                self.client.delete(key.quarantine_turn, key.wake, key.lanes_wake)
+                self.client.zrem(self.store.keys.next_due, queue)
+                self.look_at_ready()
+                more = self.client.delete(key.wake, key.lanes_wake)
+                while more:
+                    acquired = self.lease(queue, "last", 10, 10, False)
+                    more = acquired.first_list
+                    self.the_leased_messages_of_limits_have_permits()
+                    if acquired.messages:
+                        idle = 0
+                        self.ack(queue, "last", [field for field, _, _ in acquired.messages])
+                    self.the_leased_messages_of_limits_have_permits()
+                    self.each_message_is_in_one_place()
         assert {place.state for place in self.places.values()} <= {"dead"}
         for queue in QUEUES:
             self.store.promote(queue)

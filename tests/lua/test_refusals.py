@@ -179,9 +179,9 @@ CASES: dict[str, list[Callable[[Bench], object]]] = {
         lambda s: s.promote(),
     ],
     "leases/acquire into a lane": [
+        lambda s: s.make_ready(labelled("a", lane="api:", priority=3), due_ms=5),
+        lambda s: s.make_ready(labelled("b", lane="api:", unique="dk"), due_ms=5),
         lambda s: s.define_limit(concurrency=1),
-        lambda s: s.put(labelled("a", 5, lane="api:", priority=3)),
-        lambda s: s.put(labelled("b", 5, lane="api:", unique="dk")),
         lambda s: s.acquire(has_limits=True),
     ],
     "leases/acquire from a lane": [
@@ -340,6 +340,12 @@ TIMED: dict[str, list[Callable[[Bench], object]]] = {
     "limits/wake_lanes": [
         leased_and_held,
         lambda s: s.run_steps(s.task_limits.wake_lanes_steps(QUEUE, "api")),
+    ],
+    "limits/forgotten_lanes": [
+        leased_and_held,
+        lambda s: s.acquire("2", has_limits=True),
+        lambda s: s.client.delete("delayq:blocked_lanes"),
+        lambda s: s.repair_tracking.check_forgotten_lanes(QUEUE, 0, repair=True),
     ],
     "control/revoke": [lambda s: s.control.revoke(60.0, ["a"])],
 }

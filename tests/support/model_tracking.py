@@ -279,3 +279,10 @@ class Tracking:
                 message_id for message_id in here if message_id != label.message_id
             )
             self.disowned.discard(label.message_id)
+
+
+def label_of(message: bytes) -> Label:
+    """Return the label of a message that has one."""
+    label = Label.of(message)
+    assert label is not None, message
+    return label

@@ -21,8 +21,8 @@ name_argument = options.argument("name", "NAME", "Name of a limit.", shell_compl
 def limits() -> None:
     """Look at the limits of tasks, and change them.
 
-    Workers store the limits of their code when they start. What is set here counts more, until it
-    is unset.
+    Workers store the limits of their code when they start. What is set here takes precedence until
+    it is unset.
 
     \b
     Examples:

@@ -81,7 +81,10 @@ def dumps(store: Store, redis: Redis) -> tuple[Dump, Dump]:
     ack(store, "limited", "me", ["1:1"])
     store.control.cancel("limited", Layout(), ["l4"])
     put(store, limited("l5", 0, lane="api:c"), queue="limited")
-    lease_limited(store, "2")
+    put(store, *(limited(id, 0, lane="api:d") for id in ("l6", "l7")), queue="limited")
+    request = 2
+    while store.leases.acquire("limited", "me", 30.0, str(request), 1, has_limits=True).messages:
+        request += 1
     assert numbers(look(store)) == {}
     return older, dump_of(redis)
 

@@ -44,6 +44,32 @@ def test_a_lost_lane_is_tried_at_once(store: Bench, redis: Redis) -> None:
     assert len(store.acquire("2").messages) == 1
 
 
+@pytest.mark.parametrize("lost", ["delayq:blocked_lanes", "delayq:permits"])
+def test_a_lane_that_waits_for_a_permit_which_does_not_come_back_is_tried(
+    store: Bench, redis: Redis, lost: str
+) -> None:
+    assert store.acquire("2", 1).messages != []  # of the other lane
+    assert store.acquire("3").messages == []
+    assert redis.zscore("{q}:lanes", "api:ada") == float("inf")
+    redis.delete(lost, "{q}:lanes_wake")
+
+    assert by_kind(look(store))["forgotten_lane"].examples == ["api:ada"]
+    repaired(store, forgotten_lane=1)
+
+    assert redis.zscore("{q}:lanes", "api:ada") < float("inf")
+    assert redis.llen("{q}:lanes_wake") == 1
+
+
+def test_a_held_entry_that_its_lane_does_not_list_is_held_again(store: Bench, redis: Redis) -> None:
+    healthy = {*redis.zrange("{q}:held", 0, -1)}
+    redis.zrem("{q}:held", min(healthy))
+
+    assert by_kind(look(store, repair=True))["lost_held"].repaired == 1
+    store.promote()
+
+    assert {*redis.zrange("{q}:held", 0, -1)} == healthy
+
+
 def test_what_only_counts_as_held_is_removed(store: Bench, redis: Redis) -> None:
     healthy = snapshot(redis)
     store.put(labelled("later", lane="api:ada"))

@@ -19,7 +19,7 @@ from celery_delayq.store.keys import Keys, Layout
 from celery_delayq.store.schedule import Store
 from celery_delayq.testing import wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
-from tests.lua.bench import entry, labelled
+from tests.lua.bench import bench, bodies, entry, labelled
 from tests.support import TIMEOUT
 from tests.support.proxy import Fault, Proxy
 from tests.support.replies import REPLIES
@@ -120,6 +120,45 @@ def test_a_lost_permit_comes_back(dispatcher: Dispatcher, store: Store) -> None:
     store.client.zadd(KEYS.permits, {"api:\0q\0gone\0m": 0})
 
     wait_until(lambda: not store.client.exists(KEYS.permits), what="the permit is given back")
+
+
+#: What may happen to the shared keys of lanes.
+LOSSES: dict[str, Callable[[Redis, str], object]] = {
+    "deleted": lambda client, key: client.unlink(key),
+    "of another type": lambda client, key: (client.unlink(key), client.set(key, "not ours")),
+}
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("key", [KEYS.permits, KEYS.blocked_lanes, KEYS.freed_lanes])
+@pytest.mark.parametrize("is_freed", [True, False], ids=["a permit is back", "a permit comes back"])
+def test_lanes_go_on_after_a_loss_of_a_shared_key(
+    delayq_redis: RedisUnderTest,
+    soon: None,
+    monkeypatch: pytest.MonkeyPatch,
+    key: str,
+    loss: str,
+    is_freed: bool,
+) -> None:
+    monkeypatch.setattr(audit, "REGISTER_SECONDS", 0.2)
+    one = bench(delayq_redis)
+    one.define_limit(concurrency=1)
+    one.register("q")
+    one.put(*(labelled(id, 0, lane="api:") for id in ("a", "b")))
+    assert [bodies(one.acquire(number)) != [] for number in ("1", "2")] == [True, False]
+    call = one.leases.ack_call("q", "me", {"1:1": b""}, has_permits=True)
+    if is_freed:
+        assert one.leases.dead_letter("q", "me", "1:1", "a", "rejected")
+        one.client.zrem(KEYS.next_due, "q")
+    LOSSES[loss](one.client, key)
+    if not is_freed:
+        assert one.run(call) == [1, 1]
+    one.client.unlink("{q}:lanes_wake", "{q}:wake")
+
+    with dispatching(delayq_redis.port):
+        wait_until(lambda: one.client.exists("{q}:lanes_wake"), what="the lane is woken")
+
+    assert bodies(one.acquire("3"))
 
 
 def test_a_process_that_takes_no_permits_is_logged(

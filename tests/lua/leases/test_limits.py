@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import count
 from typing import Any
 
 import pytest
 
 from celery_delayq.store.leases import AcquireReply
-from tests.lua.bench import FAR, Bench, labelled
+from celery_delayq.testing import wait_until
+from celery_delayq.testing.fixtures import RedisUnderTest
+from tests.lua.bench import FAR, Bench, bench, labelled
 
 #: µs of an interval that does not pass in a test.
 HOUR = 3_600_000_000
@@ -26,6 +29,11 @@ def send(store: Bench, *names: str, lane: str = "api:", queue: str = "q", **how:
     """Publish messages of a lane that run at once."""
     for name in names:
         store.put(labelled(name, 0, lane=lane, **how), queue=queue)
+
+
+def wait_for(store: Bench, numbers: Iterator[str], queue: str = "q") -> list[str]:
+    """Lease messages again and again; return the ids of the first ones."""
+    return wait_until(lambda: ids(store.acquire(next(numbers), queue=queue)), what="a message")
 
 
 def test_a_limit_of_concurrency_leases_as_many_as_it_allows(store: Bench) -> None:
@@ -54,9 +62,7 @@ def test_a_message_beyond_a_rate_goes_when_its_slot_comes(store: Bench) -> None:
     assert ids(store.acquire("1")) == ["a"]
     first = store.client.zscore("delayq:slots", "api:")
 
-    numbers = map(str, count(2))
-    assert next(filter(None, (ids(store.acquire(number)) for number in numbers))) == ["b"]
-
+    assert wait_for(store, map(str, count(2))) == ["b"]
     assert store.client.zscore("delayq:slots", "api:") >= first + 20_000
 
 
@@ -97,17 +103,51 @@ def test_tasks_without_a_limit_pass_those_that_are_held(store: Bench) -> None:
     assert ids(store.acquire("1")) == ["a", "free"]
 
 
-def test_of_the_last_half_of_the_permits_a_process_takes_as_many_as_it_can_run(
+@pytest.mark.parametrize("fair", [False, True])
+@pytest.mark.parametrize("priority", [0, 3])
+def test_a_lane_keeps_its_order_beside_a_backlog_of_ready_messages(
+    store: Bench, fair: bool, priority: int
+) -> None:
+    store.define_limit(concurrency=1, fair=fair)
+    send(store, "x1", "x2", priority=priority)
+    store.put(*(labelled(f"free{n}", 0) for n in range(30)))
+    send(store, "x3", priority=priority)
+    done = list[str]()
+    for number in range(1, 20):
+        acquired = store.acquire(str(number), 5)
+        done += ids(acquired)
+        if number == 2:
+            send(store, "x4", priority=priority)
+        store.ack(*(field for field, _, _ in acquired.messages))
+
+    assert [id for id in done if id[0] == "x"] == ["x1", "x2", "x3", "x4"]
+    assert done.index("x2") < 30
+
+
+def test_an_immediate_message_with_a_limit_counts_as_scheduled(
+    delayq_redis: RedisUnderTest,
+) -> None:
+    store = bench(delayq_redis, max_scheduled=2)
+    store.define_limit(concurrency=1)
+
+    limited = [labelled(id, 0, lane="api:") for id in "abc"]
+    assert store.states(*limited) == ["scheduled", "scheduled", "full"]
+    assert store.states(limited[0], labelled("free", 0)) == ["duplicate", "ready"]
+    assert ids(store.acquire("1")) == ["a", "free"]
+    assert store.states(limited[2], labelled("d", FAR)) == ["scheduled", "full"]
+
+
+def test_beyond_the_first_tenth_of_the_permits_a_process_takes_as_many_as_it_can_run(
     store: Bench,
 ) -> None:
-    store.define_limit(concurrency=4)
-    send(store, "a", "b", "c", "d", "e")
+    store.define_limit(concurrency=20)
+    send(store, *(f"a{n:02}" for n in range(30)))
     store.put(labelled("free", 0))
 
-    first = store.acquire("1", scarce=1)
-    assert (ids(first), first.scarce) == (["a", "b", "c", "free"], {"1:3"})
-    assert ids(store.acquire("2", scarce=0)) == []
-    assert ids(store.acquire("3", scarce=2)) == ["d"]
+    first = store.acquire("1", 100, scarce=1)
+    assert (ids(first), first.scarce) == (["a00", "a01", "a02", "free"], {"1:3"})
+    assert ids(store.acquire("2", 100, scarce=0)) == []
+    assert len(ids(store.acquire("3", 100, scarce=99))) == 17
 
 
 #: Keys that stay when all tasks are done.

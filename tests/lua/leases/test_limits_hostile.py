@@ -79,8 +79,7 @@ def test_each_mark_is_read_in_the_same_way_and_stops_nothing(
     is_mark = MARKS[mark]
     assert (limit_of(marked("a", mark)) is not None) == is_mark
     assert not there
-    is_limited = is_mark and mark.startswith(b"api:")
-    assert has_permit - {"first"} == ({"a", "b"} if is_limited else set())
+    assert has_permit - {"first"} == ({"a", "b"} if is_mark else set())
     assert store.client.exists("delayq:permits", "{q}:held", "{q}:lanes", "{q}:due") == 0
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from celery_delayq.integration import worker
 from celery_delayq.transport.prefetch import Prefetch
 
 
@@ -41,3 +44,37 @@ def test_a_shard_leaves_room_to_the_next_one(
 @given(st.integers(1, 1000), st.lists(st.booleans(), min_size=1, max_size=16))
 def test_all_that_may_be_taken_is_asked_for_and_no_more(credit: int, has_more: list[bool]) -> None:
     assert sum(asked(credit, has_more)) == credit
+
+
+@pytest.mark.parametrize(
+    ("begun", "fetched", "asked", "scarce", "free"),
+    [
+        (0, 0, 0, 0, 4),
+        (1, 0, 0, 0, 3),
+        (1, 2, 0, 0, 1),
+        (1, 6, 4, 0, 1),
+        (9, 0, 0, 0, 0),
+        (0, 0, 0, 3, 1),
+        (1, 0, 0, 3, 1),
+        (4, 5, 5, 4, 0),
+    ],
+    ids=[
+        "an idle worker",
+        "a task runs",
+        "fetched ones come before",
+        "the request itself takes no slot",
+        "prefetched ones fill the pool",
+        "after a lost connection only leases are known",
+        "a task with a permit runs",
+        "all have permits",
+    ],
+)
+def test_a_process_leases_as_many_messages_with_permits_as_it_can_run_now(
+    monkeypatch: pytest.MonkeyPatch, begun: int, fetched: int, asked: int, scarce: int, free: int
+) -> None:
+    monkeypatch.setattr(worker, "slots", lambda: 4)
+    monkeypatch.setattr(worker, "begun", lambda: begun)
+    prefetch = Prefetch(qos=None)
+    prefetch.add(SimpleNamespace(fetched=fetched, scarce=scarce))
+
+    assert prefetch.free_slots(asked) == free

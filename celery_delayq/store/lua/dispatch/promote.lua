@@ -1,8 +1,7 @@
 -- Move due entries to the ready lists, earliest first, at most a batch and about 1 MB.
 --
 -- A due entry of a paused task becomes paused and due, and is promoted after the task is resumed. A
--- due entry of a task with a limit is held in its lane, unless the lane is empty; leases/acquire.lua
--- takes it from there.
+-- due entry of a task with a limit is held in its lane; leases/acquire.lua takes it from there.
 -- No entry of a paused queue is moved. leases/acquire.lua drops messages that are later than
 -- skip_after. A tick of a periodic entry is dropped if no dispatcher ran at its due time, and its
 -- time to catch up is over.
@@ -211,7 +210,7 @@ for i, name in ipairs(names) do
   if priority then
     id, message_id, skip, unique, behind = read_label(data, start)
   end
-  local lane = has_limits and behind and lane_to_wait_in(data, behind)
+  local lane = has_limits and behind and limited_lane(data, behind)
   if not priority then
     unreadable[#unreadable + 1] = {name, scores[i], data and 'unreadable record' or 'no record',
       data or ''}

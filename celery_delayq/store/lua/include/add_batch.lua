@@ -13,7 +13,7 @@
 --          unique_policy: owner_text  key_since  same_keys  plan_unique_key  supersede_owner  take_key
 --          totals: add_total
 --          dispatch/next_due: register_due
---          limits/lanes: lane_to_wait_in  hold_entry
+--          limits/lanes: limited_lane  hold_entry
 
 local batch = {first = math.huge, looked = false, scheduled = 0, ready = 0, replaced = 0, held = 0}
 
@@ -77,7 +77,7 @@ local function store_or_make_ready(id, due, list, data)
   if due <= now then
     -- @with limits
     local _, _, _, _, behind = read_label(data, start)
-    local lane = lane_to_wait_in(data, behind)
+    local lane = limited_lane(data, behind)
     if lane then
       return hold_in_lane(id, due > 0 and due or now, data, lane)
     end
@@ -101,12 +101,23 @@ local function store_or_make_ready(id, due, list, data)
   return 's'
 end
 
--- Whether the queue is full for a message. It is never full for a message that it already has.
+-- Whether the queue is full for a message. It is never full for a message that it already has, nor
+-- for one that becomes ready at once.
 local function is_full(id, due, data)
-  if batch.room > 0 or due <= batch.now then
+  if batch.room > 0 then
     return false
   end
-  local _, message_id = read_record(data)
+  local _, message_id, _, start = read_record(data)
+  if due <= batch.now then
+    local lane
+    -- @with limits
+    local _, _, _, _, behind = read_label(data, start)
+    lane = limited_lane(data, behind)
+    -- @end
+    if not lane then
+      return false
+    end
+  end
   return not (is_scheduled(id, message_id) or is_tracked(id, message_id))
 end
 

@@ -100,12 +100,10 @@ end
 -- messages are acknowledged already, so a key of another type must not raise.
 local function free_lanes()
   local time_us = now_us()
-  if redis.call('ZCARD', KEYS.freed_lanes) == 0 then
-    return
-  end
-  if unblock_freed_lanes(ARGV.queue, time_us) then
+  if redis.call('ZCARD', KEYS.freed_lanes) > 0 and unblock_freed_lanes(ARGV.queue, time_us) then
     plan_look(KEYS.next_due, ARGV.queue, to_ms(time_us), time_us, ARGV.wake_channel)
   end
+  -- Also a lane that was not tried, since this process could run no more of its messages.
   if may_lane_go(time_us) then
     wake_consumers(KEYS.lanes_wake)
   end

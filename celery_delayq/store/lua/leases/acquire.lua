@@ -26,7 +26,8 @@
 --          1  the place of the first ready list that is not empty, 0 for none
 --          2  '1' if the message is delivered alone; '2' if the process must acknowledge or requeue
 --             all its messages before it takes another one; else '0'. A '+' follows if stock
---             producers have pushed messages, a '~' if there are limits
+--             producers have pushed messages, a '~' if there are limits, a '^' if lanes may go and
+--             the process gets no more of their messages than it can run now
 --          3  the revision of pauses and revokes. Then for each message a space and its field:
 --             '<request_number>:<place>[~[~]][<mark>[<ms late>]][@<when ready, ms>]'; '~': it has
 --             a permit, '~~': a scarce one (include/tracking.lua has the marks)
@@ -53,7 +54,7 @@
 
 local queue, worker_id = ARGV.queue, ARGV.worker_id
 local lease, request_number = tonumber(ARGV.lease_ms), ARGV.request_number
-local limit, list_count = tonumber(ARGV.most_messages), tonumber(ARGV.list_count)
+local most_messages, list_count = tonumber(ARGV.most_messages), tonumber(ARGV.list_count)
 local reply = {0, '0', '', ''}
 
 -- Every check that may raise comes before the first move.
@@ -174,24 +175,19 @@ end
 -- @with limits
 local most_limited, from_lanes = tonumber(ARGV.most_limited), 0
 
--- The lane of a message that may run, if its limit counts. An expired message takes no slot.
-local function lane_of(message, behind)
-  local lane, expires = read_lane(message, behind)
-  if lane and not (expires > 0 and expires <= to_ms(time_us)) then
-    return lane, limit_of(lane)
-  end
-end
-
 -- Whether the process may lease a message of a lane now, and whether permits are scarce. Of scarce
 -- ones a process takes no more than it can use at once.
-local function may_lease(lane, rule)
-  local moment, is_scarce = moment_of_next(lane, rule, time_us)
+local function may_lease(lane, definition)
+  local moment, is_scarce = moment_of_next(lane, definition, time_us)
   return moment == time_us and (most_limited > 0 or not is_scarce), is_scarce
 end
 
--- Take a permit. Returns '~', and '~~' for a scarce one.
-local function count_limited(lane, rule, id, message_id, is_scarce)
-  take_permit(lane, rule, queue, id, message_id, time_us)
+-- Take a permit, also where the limit is off: it may come back while the task runs. An expired
+-- message uses no slot, but has a permit: it runs if its worker's clock is behind. Returns '~', and
+-- '~~' for a scarce permit.
+local function count_limited(lane, expires, definition, id, message_id, is_scarce)
+  local is_expired = expires > 0 and expires <= to_ms(time_us)
+  take_permit(lane, not is_expired and definition, queue, id, message_id, time_us)
   most_limited = most_limited - (is_scarce and 1 or 0)
   return is_scarce and '~~' or '~'
 end
@@ -199,8 +195,8 @@ end
 -- Whether the limit of a quarantined message allows none now.
 local function must_wait(message)
   local _, _, _, _, behind = read_label(message)
-  local lane, rule = lane_of(message, behind)
-  return rule and not may_lease(lane, rule)
+  local lane = read_lane(message, behind)
+  return lane and not may_lease(lane, limit_of(lane))
 end
 
 -- Hold a message that was ready in its lane.
@@ -238,15 +234,17 @@ local function admit_message(message, step, is_quarantined)
   end
   local permit = ''
   -- @with limits
-  local lane, rule = lane_of(message, behind)
-  if rule and mark == '' then
-    local may_go, is_scarce = may_lease(lane, rule)
-    local is_in_turn = is_quarantined or not rule.is_fair and not redis.call('ZSCORE', LANES, lane)
+  local lane, expires = read_lane(message, behind)
+  if lane and mark == '' then
+    local definition = limit_of(lane)
+    local may_go, is_scarce = may_lease(lane, definition)
+    local is_in_turn = is_quarantined or not definition
+      or not definition.is_fair and not redis.call('ZSCORE', LANES, lane)
     if not may_go or not is_in_turn then
       hold_message(message, step, id, message_id, skip, unique, lane, rest, due)
       return nil, 'held'
     end
-    permit = count_limited(lane, rule, id, message_id, is_scarce)
+    permit = count_limited(lane, expires, definition, id, message_id, is_scarce)
   end
   -- @end
   mark = lease_or_drop(message, id, message_id, skip, unique, mark, due, rest)
@@ -274,7 +272,7 @@ end
 -- Reply with the messages that an earlier call has leased. The reply of that call was lost, or the
 -- call came late over a closed connection.
 local function repeat_reply()
-  for place = 1, limit do
+  for place = 1, most_messages do
     local field = request_number .. ':' .. place
     local item = redis.call('HGET', KEYS.leased, field)
     local _, mark, start = read_leased(item)
@@ -387,7 +385,7 @@ local function is_paused(task)
 end
 
 -- Take the first entry of a lane that may go.
-local function take_first(lane, rule, is_scarce)
+local function take_first(lane, definition, is_scarce)
   local first, last = lane_range(lane)
   local member, following = unpack(redis.call('ZRANGEBYLEX', HELD, first, last, 'LIMIT', 0, 2))
   if not member then
@@ -419,9 +417,9 @@ local function take_first(lane, rule, is_scarce)
   local message = message_in(data, start)
   take_entry(name, due + PAUSED_OFFSET, data)
   local mark, permit = is_late(skip, due) and LATE or '', ''
-  local its_lane, its_rule = lane_of(message, behind - start + 1)
-  if mark == '' and its_rule then
-    permit = count_limited(its_lane, its_rule, id, message_id, is_scarce)
+  local its_lane, expires = read_lane(message, behind - start + 1)
+  if mark == '' and its_lane then
+    permit = count_limited(its_lane, expires, limit_of(its_lane), id, message_id, is_scarce)
   end
   mark = lease_or_drop(message, id, message_id, skip, unique, mark, due,
     tracking_text(due, unique, task))
@@ -431,8 +429,24 @@ local function take_first(lane, rule, is_scarce)
     lease_to_process(message, step, '', permit .. mark)
   end
   if following then
-    redis.call('ZADD', LANES, 'XX', turn_moment(rule, due_in_lane(following), time_us), lane)
+    redis.call('ZADD', LANES, 'XX', turn_moment(definition, due_in_lane(following), time_us), lane)
   end
+end
+
+-- The place of the ready list with the priority step of the first entry of the next lane, and whether
+-- its permits are scarce.
+local function read_next_lane()
+  local lane = redis.call('ZRANGE', LANES, 0, 0)[1]
+  local _, is_scarce = moment_of_next(lane, limit_of(lane), time_us)
+  local first, last = lane_range(lane)
+  local head = redis.call('ZRANGEBYLEX', HELD, first, last, 'LIMIT', 0, 1)[1] or ''
+  local step = tonumber(string.match(head, '^[^%z]*%z(%d+)%z'))
+  for i = FIRST.steps, #ARGV do
+    if tonumber(ARGV[i]) == step then
+      return i - FIRST.steps + 1, is_scarce
+    end
+  end
+  return 1, is_scarce
 end
 
 local function take_held(most)
@@ -444,12 +458,12 @@ local function take_held(most)
       break
     end
     tries = tries - 1
-    local rule = limit_of(lane)
-    local moment, is_scarce = moment_of_next(lane, rule, time_us)
+    local definition = limit_of(lane)
+    local moment, is_scarce = moment_of_next(lane, definition, time_us)
     if moment == time_us and is_scarce and most_limited == 0 then
       passed = passed + 1 -- for another process
     elseif moment == time_us then
-      take_first(lane, rule, is_scarce)
+      take_first(lane, definition, is_scarce)
     else
       redis.call('ZADD', LANES, moment == math.huge and '+inf' or moment, lane)
       if moment == math.huge then
@@ -459,15 +473,17 @@ local function take_held(most)
   end
 end
 
--- Where lanes may go and messages are ready, both get half of the places.
+-- Where lanes may go and messages are ready, both get half of the places. Of an odd number, the last
+-- one goes to either; a process whose requests follow a pattern favours none by the golden ratio.
 local function take_in_turn()
   if has_lanes then
-    local share = math.floor((limit + tonumber(request_number) % 2) / 2)
-    take_held(ready_count > 0 and share or limit)
+    local turn = tonumber(request_number) * 0.618034 % 1 < 0.5 and 0 or 1
+    local share = math.floor((most_messages + turn) / 2)
+    take_held(ready_count > 0 and share or most_messages)
   end
-  take_ready(limit)
+  take_ready(most_messages)
   if has_lanes then
-    take_held(limit)
+    take_held(most_messages)
   end
 end
 -- @end
@@ -476,7 +492,7 @@ if tonumber(request_number) <= last_request_number then
   repeat_reply()
 -- @without limits
 elseif not (has_limits or has_lanes or paused or take_quarantined()) then
-  take_ready(limit)
+  take_ready(most_messages)
 -- @end
 -- @with limits
 elseif not paused and not take_quarantined() then
@@ -545,7 +561,11 @@ if has_lanes then
   end
   if may_lane_go(time_us) and not paused then
     wake_consumers(KEYS.lanes_wake)
-    reply[1] = reply[1] == 0 and most_limited > 0 and #KEYS - FIRST.ready_lists + 1 or reply[1]
+    local place, is_scarce = read_next_lane()
+    if most_limited > 0 then
+      reply[1] = reply[1] > 0 and math.min(reply[1], place) or place
+    end
+    reply[2] = reply[2] .. (is_scarce and '^' or '')
   else
     redis.call('DEL', KEYS.lanes_wake)
   end

@@ -37,7 +37,7 @@ local function check_held(name, member, step, due, data, start)
   local lane = read_lane(data, behind)
   local is_in_lane = lane and redis.call('ZSCORE', HELD, lane_member(lane, step, due, name))
   if not is_in_lane and not redis.call('ZSCORE', PAUSED_DUE, member) then
-    note_drift('lost_paused_due', name, repair)
+    note_drift(lane and 'lost_held' or 'lost_paused_due', name, repair)
     if repair then
       let_pass()
       redis.call('ZADD', PAUSED_DUE, 0, member)

@@ -6,12 +6,12 @@
 -- the past if this may succeed now, 'inf' while the lane waits for a permit.
 --
 -- LIMITS has the definitions: field 'c' and the name of the limit for what the code says, 'o' and
--- the name for what people have set, which counts more. A definition is "<µs between two messages,
--- 0 for no rate> <burst> <concurrency, 0 for none> <1 if lanes take turns, else 0>". A limit
--- without a definition limits nothing. Field 'r' and the name has the time (µs) at which the rate or
--- the burst of the limit was changed.
+-- the name for what people have set, which takes precedence. A definition is "<µs between two
+-- messages, 0 for no rate> <burst> <concurrency, 0 for none> <1 if lanes take turns, else 0>". A
+-- limit without a definition limits nothing. Field 'r' and the name has the time (µs) at which the
+-- rate or the burst of the limit was changed.
 --
--- Defines  limits_read  turns  limit_of  turn_moment  hold_entry  lane_to_wait_in  may_lane_go
+-- Defines  limits_read  turns  limit_of  turn_moment  hold_entry  limited_lane  may_lane_go
 -- Expects  KEYS.limits
 --          types: read_typed
 --          record: PAUSED_OFFSET  read_lane
@@ -19,29 +19,32 @@
 
 local limits_read, turns = {}, 0
 
--- The limit of a lane, nil if there is none.
+-- The definition of the limit of a lane, nil if there is none.
 local function limit_of(lane)
   local name = string.match(lane, '^[^:]*')
-  local limit = limits_read[name]
-  if limit == nil then
+  local definition = limits_read[name]
+  if definition == nil then
     local set, of_code, changed = unpack(read_typed('hash', 'HMGET', KEYS.limits, 'o' .. name,
       'c' .. name, 'r' .. name))
     local interval, burst, concurrency, fair = string.match(set or of_code or '',
       '^(%d+%.?%d*) (%d+) (%d+) ([01])$')
-    limit = interval ~= nil and {
+    definition = interval ~= nil and {
       interval = tonumber(interval), burst = tonumber(burst), concurrency = tonumber(concurrency),
       is_fair = fair == '1', changed = tonumber(changed or 0) or 0}
-    limits_read[name] = limit
+    limits_read[name] = definition
   end
-  return limit or nil
+  return definition or nil
 end
 
 -- The moment in LANES of a lane that may go. If lanes take turns, the lane comes behind all others;
 -- else behind those with entries that were due earlier.
-local function turn_moment(limit, due, time_us)
+local function turn_moment(definition, due, time_us)
   turns = turns + 1
   -- A little in the past, so that a call deals several turns.
-  return limit and limit.is_fair and time_us - 1000 + turns or math.min(due * 1000, time_us)
+  if definition and definition.is_fair then
+    return time_us - 1000 + turns
+  end
+  return math.min(due * 1000, time_us)
 end
 
 -- Hold an entry that is due in its lane. Returns whether the lane may go now.
@@ -51,14 +54,10 @@ local function hold_entry(name, step, due, lane, time_us)
   return redis.call('ZADD', LANES, 'NX', turn_moment(limit_of(lane), due, time_us), lane) == 1
 end
 
--- The lane in which a message has to wait; nil for none. A message without turns goes past its lane
--- if the lane is empty: leases/acquire.lua holds it if its limit allows none.
-local function lane_to_wait_in(message, behind)
+-- The lane of a message whose limit is defined, else nil.
+local function limited_lane(message, behind)
   local lane = read_lane(message, behind)
-  local limit = lane and limit_of(lane)
-  if limit and (limit.is_fair or redis.call('ZSCORE', LANES, lane)) then
-    return lane
-  end
+  return lane and limit_of(lane) and lane or nil
 end
 
 -- Whether any lane may go now.

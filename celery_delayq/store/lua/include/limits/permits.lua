@@ -26,12 +26,13 @@ local function used_until(lane, limit, time_us)
   local used = tonumber(redis.call('ZSCORE', KEYS.slots, lane) or 0)
   local latest = time_us + limit.interval * limit.burst
   if used > latest then
-    -- The clock was set back, or the interval was longer. Stored, so that this time comes.
+    -- The clock was set back, or the interval was longer. Without the lower value the lane would
+    -- wait for the former one.
     redis.call('ZADD', KEYS.slots, latest, lane)
     used = latest
   end
   if used > limit.changed and limit.changed <= time_us then
-    -- Slots of the former rate say little of this one: the lane goes on without its burst.
+    -- Slots of the former rate do not count at this one: the lane goes on without its burst.
     used = math.max(used, limit.changed + limit.interval * limit.burst)
   end
   return math.max(time_us, used)
@@ -40,7 +41,8 @@ end
 -- Lanes wait for the slots of 10 ms together: a look for each slot would cost too much.
 local SLOTS_US = 10000
 
--- How long (ms) another queue of a lane may take a permit that has come back, before the next one.
+-- When a permit has come back, the queues that wait for it get their looks in turn. Time (ms)
+-- between two such looks.
 local TURN_MS = 100
 
 -- The latest moment in LANES of a lane that does not wait for a permit.
@@ -49,7 +51,8 @@ local function latest_moment(limit, time_us)
 end
 
 -- When the next message of a lane may be leased (µs): 'time_us' for now, infinity if the lane waits
--- for a permit. Also returns whether permits are scarce: less than half of them would be left.
+-- for a permit. Also returns whether permits are scarce: less than nine tenths of them would be
+-- left. Only of the first tenth may a process lease more messages than it can run now.
 local function moment_of_next(lane, limit, time_us)
   if not limit then
     return time_us, false
@@ -61,7 +64,7 @@ local function moment_of_next(lane, limit, time_us)
     if taken >= limit.concurrency then
       return math.huge, true
     end
-    is_scarce = 2 * (taken + 1) > limit.concurrency
+    is_scarce = 10 * (taken + 1) > limit.concurrency
   end
   if limit.interval > 0 then
     local ahead = used_until(lane, limit, time_us) - time_us - (limit.burst - 1) * limit.interval
@@ -102,9 +105,8 @@ end
 -- the lanes of the queue 'woken' itself: its lane goes on at once if no other queue waits, else after
 -- a turn of the others. The message has already moved, so a key of another type must not raise.
 local function free_permit(lane, queue, permit, woken)
-  if redis.pcall('ZREM', KEYS.permits, permit) ~= 1 then
-    return
-  end
+  -- Also without a permit: all permits may be lost, and lanes wait for one.
+  redis.pcall('ZREM', KEYS.permits, permit)
   local blocked = blocked_in_turn(lane, queue)
   local time_us = #blocked > 0 and now_us()
   for place, member in ipairs(blocked) do
