@@ -7,13 +7,14 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from socket import gethostname
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Final
 
 from celery import Celery, _state, bootsteps, signals
 from celery.concurrency.base import BasePool, apply_target
 from celery.exceptions import TaskRevokedError
 from celery.worker import state
 from celery.worker.consumer import Consumer
+from celery.worker.control import Panel
 from kombu.asynchronous.timer import Timer
 
 from celery_delayq.dispatch.lease_keeper import LeaseKeeper
@@ -22,6 +23,9 @@ from celery_delayq.integration.pauses_and_revokes import REVOKED_CANVASES
 from celery_delayq.integration.replace import make, undo
 from celery_delayq.store.schedule import Store
 from celery_delayq.testing.travel.refusals import WORKER_TEXT, check_no_worker_here
+
+#: The commands of remote control by which tasks are revoked.
+_REVOKES: Final = ("revoke", "revoke_by_stamped_headers")
 
 
 class InlineWorker:
@@ -74,6 +78,9 @@ class InlineWorker:
             make(install.EXTENDED_WORKER)
             self._consumer = self._new_consumer(hostname)
             make(install.POOL, **worker.changed_objects())
+            if getattr(app, "_delayq", None) is None:  # the extension stores revokes in Redis
+                app.control.broadcast = self._obeying(app.control.broadcast)
+                block.callback(vars(app.control).pop, "broadcast")
             self.prepare()
             self._block = block.pop_all()
 
@@ -100,6 +107,18 @@ class InlineWorker:
         consumer.task_consumer = task_consumer
         self._receive = task_consumer._receive_callback
         return consumer
+
+    def _obeying(self, broadcast: Callable[..., Any]) -> Callable[..., Any]:
+        """Return the method that sends remote control, and has this worker obey a revoke."""
+
+        def broadcast_and_obey(
+            command: str, arguments: Any = None, destination: Any = None, **options: Any
+        ) -> Any:
+            if command in _REVOKES and destination is None:
+                Panel.data[command](self._controller, **arguments)
+            return broadcast(command, arguments, destination, **options)
+
+        return broadcast_and_obey
 
     def prepare(self) -> None:
         """Learn tasks that the test has defined, and store the limits of all tasks.

@@ -75,6 +75,26 @@ def test_a_revoked_task_does_not_run(travelling: Travelling, runs: Runs) -> None
     assert names(runs) == ["of the next test"]
 
 
+def test_a_revoke_holds_without_the_extension_too(delayq_redis: RedisUnderTest, runs: Runs) -> None:
+    app = Celery("plain", broker="redis://nobody:1/0", set_as_current=False)
+    app.conf.result_backend = "redis://nobody:1/0"
+
+    @app.task(shared=False, name="note")
+    def note(name: str) -> None:
+        runs.note(name)
+
+    with TimeTravel(app, delayq_redis.server) as travel:
+        revoked = note.apply_async(("revoked",), countdown=86400)
+        revoked.revoke()
+        note.s("stamped").stamp(mail="1").apply_async(countdown=86400)
+        app.control.revoke_by_stamped_headers({"mail": ["1"]})
+        app.control.revoke(note.apply_async(("kept",), countdown=86400).id, destination=["other@x"])
+        travel.travel(hours=25)
+        assert revoked.state == "REVOKED"
+
+    assert names(runs) == ["kept"]
+
+
 def test_a_paused_queue_waits(travelling: Travelling, runs: Runs) -> None:
     with travelling() as (note, travel, delayq):
         delayq.pause(queue="mail")

@@ -37,10 +37,11 @@ class AppWithItsOwnBroker(Celery):
         return Connection(ELSEWHERE)
 
 
-def new_app(kind: type[Celery] = Celery, **conf: Any) -> Celery:
+def new_app(kind: type[Celery] = Celery, *, has_extension: bool = True, **conf: Any) -> Celery:
     app = kind("setup", broker="amqp://nobody:1//", set_as_current=False)
     app.conf.update(result_backend="redis://nobody:1/0", **conf)
-    DelayQ(app)
+    if has_extension:
+        DelayQ(app)
     app.task(shared=False, name="note")(note)
     return app
 
@@ -81,7 +82,7 @@ class World:
     def __init__(self, app: Celery) -> None:
         self._app = app
         app.finalize()
-        _ = app.amqp, app.events, app.steps["consumer"]  # made at their first use
+        _ = app.amqp, app.events, app.control, app.steps["consumer"]  # made at their first use
         self._of_celery = Snapshot(app=app, **{f"task {name}": t for name, t in app.tasks.items()})
         self._others = self._take()
 
@@ -154,16 +155,17 @@ def test_a_key_of_another_type_changes_nothing(
     delayq_redis.client.delete("delayq:limits")
 
 
+@pytest.mark.parametrize("has_extension", [False, True], ids=["plain", "extended"])
 @pytest.mark.parametrize("ends_server", [False, True], ids=["with a server", "without"])
 def test_a_failing_test_changes_nothing(
-    ends_server: bool, delayq_redis: RedisUnderTest, travelled: None
+    ends_server: bool, has_extension: bool, delayq_redis: RedisUnderTest, travelled: None
 ) -> None:
-    app = with_limits("1/h")
+    app = with_limits("1/h") if has_extension else new_app(has_extension=False)
     world = World(app)
 
     def body() -> None:
         with TimeTravel(app, delayq_redis.server) as travel:
-            app.tasks["limited 1/h"].apply_async(("ada",), countdown=60)
+            app.tasks["note"].apply_async(("ada",), countdown=60).revoke()
             app.tasks["note"].delay()
             travel.travel(minutes=1)
             if ends_server:
