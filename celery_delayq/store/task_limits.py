@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 from celery_delayq.model.limits import Definition
+from celery_delayq.model.limits.lanes import held_member, range_of_lane, range_of_limit
 from celery_delayq.model.lookup import to_bytes, to_text
 from celery_delayq.store.keys import queue_name
 from celery_delayq.store.scan import PAGE_FIELDS
@@ -148,7 +149,7 @@ class LimitStore(StorePart):
 
     def used_steps(self, lanes: Iterable[str]) -> Steps[list[int]]:
         """Return the number of leased messages of each lane."""
-        calls = [_count(self._keys.permits, lane, "\0", "\1") for lane in lanes]
+        calls = [_count(self._keys.permits, range_of_lane(lane)) for lane in lanes]
         return answered((yield calls))
 
     used = ran(used_steps)
@@ -156,7 +157,7 @@ class LimitStore(StorePart):
     def held_steps(self, queue: str, lanes: Iterable[str]) -> Steps[list[int]]:
         """Return the number of held entries of each lane in a queue."""
         held = self._keys.queue(queue).held
-        calls = [_count(held, lane, "\0", "\1") for lane in lanes]
+        calls = [_count(held, range_of_lane(lane)) for lane in lanes]
         return answered((yield calls))
 
     held = ran(held_steps)
@@ -172,7 +173,7 @@ class LimitStore(StorePart):
         return (yield from self._count_each_steps(self._keys.queue(queue).held, names))
 
     def _count_each_steps(self, key: str, names: Sequence[str]) -> Steps[dict[str, int]]:
-        found = answered((yield [_count(key, name, ":", ";") for name in names]))
+        found = answered((yield [_count(key, range_of_limit(name)) for name in names]))
         return dict(zip(names, found, strict=True))
 
     def waiting_steps(
@@ -249,9 +250,10 @@ class LimitStore(StorePart):
         """Return the command that counts the held entries of a queue that are before an entry in
         its lane.
         """
-        member = f"{lane}\0{step:03d}\0{due_ms:015d}\0{name}"
-        key = self._keys.queue(queue).held
-        return Command.of("ZLEXCOUNT", key, to_bytes(f"[{lane}\0"), to_bytes(f"({member}"))
+        first, _ = range_of_lane(lane)
+        return _count(
+            self._keys.queue(queue).held, (first, b"(" + held_member(lane, step, due_ms, name))
+        )
 
     def ahead(self, *entry: Any) -> int:
         """Return the number of :meth:`ahead_command`."""
@@ -262,7 +264,7 @@ class LimitStore(StorePart):
         """Return the lane of a queue that may go first, or None if no lane has held entries."""
         key, client = self._keys.queue(queue), self._runner.client
         for lane, moment_us in client.zrange(key.lanes, 0, 0, withscores=True):
-            held = client.zrangebylex(key.held, b"[%b\0" % lane, b"(%b\1" % lane, 0, 1)
+            held = client.zrangebylex(key.held, *range_of_lane(to_text(lane)), 0, 1)
             return FirstLane(to_text(lane), moment_us, *held) if held else None
         return None
 
@@ -279,6 +281,6 @@ class LimitStore(StorePart):
                 return
 
 
-def _count(key: str, name: str, first: str, behind: str) -> Command:
-    """Return the command that counts the members of a sorted set that begin with a name."""
-    return Command.of("ZLEXCOUNT", key, to_bytes(f"[{name}{first}"), to_bytes(f"({name}{behind}"))
+def _count(key: str, range_: tuple[bytes, bytes]) -> Command:
+    """Return the command that counts the members of a sorted set in a lexicographic range."""
+    return Command.of("ZLEXCOUNT", key, *range_)

@@ -8,6 +8,7 @@ from hashlib import sha1
 from typing import Any, NamedTuple
 
 from celery_delayq.model.envelope import Label, task_field
+from celery_delayq.model.limits.lanes import range_of_lane
 from celery_delayq.model.lookup import IndexEntry, score_of, to_bytes, to_text
 from celery_delayq.model.scheduled import ScheduledTask
 from celery_delayq.store.keys import Layout
@@ -186,15 +187,15 @@ class WaitStore(StorePart):
     def _lane_steps(self, queue: str, entry: ScheduledTask, due_ms: int) -> Steps[LaneWaits]:
         lane, limit = entry.lane, entry.lane.partition(":")[0]
         limits, keys = LimitStore(self._runner), self._keys
-        first, behind = to_bytes(f"[{lane}\0"), to_bytes(f"({lane}\1")
+        in_lane = range_of_lane(lane)
         ahead, used, next_us, rules, permits = answered(
             (
                 yield [
                     limits.ahead_command(queue, lane, entry.priority or 0, due_ms, entry._name),
-                    Command.of("ZLEXCOUNT", keys.permits, first, behind),
+                    Command.of("ZLEXCOUNT", keys.permits, *in_lane),
                     Command.of("ZSCORE", keys.queue(queue).lanes, to_bytes(lane)),
                     Command.of("HMGET", keys.limits, f"c{limit}", f"o{limit}"),
-                    Command.of("ZRANGEBYLEX", keys.permits, first, behind, "LIMIT", 0, MAX_PERMITS),
+                    Command.of("ZRANGEBYLEX", keys.permits, *in_lane, "LIMIT", 0, MAX_PERMITS),
                 ]
             )
         )

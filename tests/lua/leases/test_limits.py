@@ -124,6 +124,17 @@ def test_a_lane_keeps_its_order_beside_a_backlog_of_ready_messages(
     assert done.index("x2") < 30
 
 
+def test_due_entries_of_a_new_lane_fill_no_ready_list(store: Bench) -> None:
+    store.define_limit(concurrency=1)
+    for id in "abc":
+        store.put(labelled(id, FAR, lane="api:"))
+        store.become_due(id)
+
+    assert store.promote().moved == 0
+    assert (store.client.exists("q"), store.client.zcard("{q}:held")) == (0, 3)
+    assert ids(store.acquire("1")) == ["a"]
+
+
 def test_an_immediate_message_with_a_limit_counts_as_scheduled(
     delayq_redis: RedisUnderTest,
 ) -> None:

@@ -275,6 +275,28 @@ def test_a_lower_rate_lets_no_burst_go(store: Bench, by: str) -> None:
     assert len(ids(store.acquire("4"))) == 3
 
 
+def test_a_rate_of_code_that_people_have_overridden_changes_nothing(store: Bench) -> None:
+    limits = store.task_limits
+    limits.announce({"api": f"{HOUR} 3 0 0"})
+    limits.override("api", f"{2 * HOUR} 3 0 0")
+    store.client.hdel("delayq:limits", "rapi")
+
+    assert limits.announce({"api": f"{5 * HOUR} 3 0 0"}) == {"api": f"{HOUR} 3 0 0"}
+    assert not store.client.hexists("delayq:limits", "rapi")
+
+
+def test_the_last_limit_leaves_no_slots(store: Bench) -> None:
+    limits = store.task_limits
+    limits.announce({"api": f"{HOUR} 3 0 0", "other": f"{HOUR} 1 0 0"})
+    send(store, "a")
+    assert ids(store.acquire("1")) == ["a"]
+
+    assert limits.forget("other", of_code=True)
+    assert store.client.exists("delayq:slots")
+    assert limits.forget("api", of_code=True)
+    assert not store.client.exists("delayq:slots", "delayq:limits")
+
+
 def test_after_500_intervals_without_workers_no_more_than_a_burst_goes(store: Bench) -> None:
     store.define_limit(interval_us=HOUR, burst=3)
     send(store, *(f"a{n}" for n in range(6)))
