@@ -17,9 +17,8 @@ from celery.exceptions import ChordError, TaskRevokedError
 from celery_delayq.integration.endings.results_together import stores_together
 from celery_delayq.model.canvas import chord_contexts, without_chord
 from celery_delayq.model.dead_letter import CHORD_NOTIFIED_FIELD, DeadLetter, has_crashed
-from celery_delayq.model.payload import request_of
+from celery_delayq.model.payload import request_of, request_of_record
 from celery_delayq.model.publish_outcome import PublishOutcome
-from celery_delayq.model.scheduled import ScheduledTask
 from celery_delayq.utils.bridge import off_loop
 from celery_delayq.utils.portions import batches
 
@@ -95,19 +94,19 @@ def has_listeners(app: Any) -> bool:
 
 @off_loop
 def note_cancelled(
-    app: Any, tasks: Iterable[ScheduledTask], ready: Iterable[str], reason: str
+    app: Any, requests: Iterable[Context], ready: Iterable[str], reason: str
 ) -> None:
     """Report that cancelled tasks do not run.
 
     Parameters
     ----------
-    tasks : Iterable[ScheduledTask]
-        The tasks that were scheduled.
+    requests : Iterable[Context]
+        The requests of the tasks that were scheduled (see :func:`.request_of`).
     ready : Iterable[str]
         Ids of the tasks that were ready: a worker reports them too.
     """
     _mark_ready(app, dict.fromkeys(ready, reason))
-    note_revoked(app, [NotRun(request_of(task), reason) for task in tasks])
+    note_revoked(app, [NotRun(request, reason) for request in requests])
 
 
 @off_loop
@@ -125,18 +124,18 @@ def note_outcomes(app: Any, outcomes: Iterable[PublishOutcome], *, kept: bool = 
     """
     ready: dict[str, str] = {}
     found: list[NotRun] = []
-    for task_id, put, queue, record, replaced in outcomes:
+    for task_id, put, _, record, replaced in outcomes:
         if put.other == task_id:
             continue
         if put.state == "replaced":
             reason = f"replaced by {task_id}"
             if replaced:
-                found.append(NotRun(_request(queue, put.other, replaced), reason))
+                found.append(NotRun(request_of_record(put.other, replaced), reason))
             else:
                 ready[put.other] = reason
         elif put.state == "kept" and kept:
             reason = f"not sent, {put.other} has its unique key"
-            found.append(NotRun(_request(queue, task_id, record), reason))
+            found.append(NotRun(request_of_record(task_id, record), reason))
     _mark_ready(app, ready)
     note_revoked(app, found)
 
@@ -164,11 +163,6 @@ def _fail(app: Any, request: Context, reason: str) -> None:
         app.backend.mark_as_failure(request.id, WorkerLostError(reason), request=alone)
     except Exception:
         logger.exception("The result backend was not told that task %r has failed", request.id)
-
-
-def _request(queue: str, id: str, record: bytes) -> Context:
-    """Return the request of a task from its record."""
-    return request_of(ScheduledTask.of_record(queue, id, "scheduled", 0, record))
 
 
 def _mark_ready(app: Any, reasons: Mapping[str, str]) -> None:

@@ -5,14 +5,19 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from functools import lru_cache
 from typing import Any
 
 from celery.app.task import Context
 from kombu.compression import decompress
 from kombu.serialization import loads, prepare_accept_content
 
-from celery_delayq.model.envelope import own_of
-from celery_delayq.utils import foreign
+from celery_delayq.errors import RecordError
+from celery_delayq.model.envelope import Record, is_task, own_of
+from celery_delayq.utils import foreign, message_json
+
+_JSON = "application/json"
 
 #: Content types that are decoded to show arguments. Pickle is not decoded, even if the app accepts
 #: it.
@@ -45,7 +50,7 @@ def json_arguments(message: Mapping[str, Any]) -> tuple[Any, Any]:
     """
     try:
         body = plain_body(message)
-        if message["content-type"] == "application/json":
+        if message["content-type"] == _JSON:
             args, kwargs, *_ = foreign.loads(body, parse_constant=_no_json)
         else:
             args, kwargs, *_ = _decoded_body(body, message, READABLE_CONTENT_TYPES)
@@ -67,7 +72,11 @@ def plain_body(message: Mapping[str, Any]) -> Any:
 
 
 def _decoded_body(body: Any, message: Mapping[str, Any], accept: Collection[str]) -> Any:
-    return loads(body, message["content-type"], message["content-encoding"], accept=accept)
+    content_type, encoding = message["content-type"], message["content-encoding"]
+    if content_type == _JSON and encoding == "utf-8" and _JSON in accept:
+        with suppress(RecordError, UnicodeEncodeError):  # then kombu decides
+            return message_json.decode(body.encode() if isinstance(body, str) else body)
+    return loads(body, content_type, encoding, accept=accept)
 
 
 def _no_json(name: str) -> None:
@@ -135,17 +144,38 @@ def request_of(task: MessageFields) -> Context:
     except Exception:  # a body may be anything
         args, kwargs, embedded = None, None, {}
     properties = message.get("properties") or {}
-    return Context(
-        {
-            **task.headers,
-            **embedded,
-            "args": args,
-            "kwargs": kwargs,
-            "properties": properties,
-            "delivery_info": properties.get("delivery_info"),
-            **{name: properties.get(name) for name in ("reply_to", "correlation_id")},
-        }
-    )
+    fields = {
+        **task.headers,
+        **embedded,
+        "args": args,
+        "kwargs": kwargs,
+        "properties": properties,
+        "delivery_info": properties.get("delivery_info"),
+        **{name: properties.get(name) for name in ("reply_to", "correlation_id")},
+    }
+    if fields.get("headers") is None:
+        # To find out which fields are headers of the app takes Celery most of its time.
+        fields["headers"] = {name: fields[name] for name in _app_headers(*fields)} or None
+    request = Context.__new__(Context)
+    request.update(fields)
+    return request
+
+
+def request_of_record(id: str, record: bytes) -> Context:
+    """Return the request of the task *id* from its record, as :func:`request_of` does."""
+    try:
+        message = message_json.decode(Record.unpack(record).message)
+    except RecordError:
+        message = None
+    if not isinstance(message, dict) or not is_task(message):
+        return Context(id=id)
+    return request_of(TaskMessage(message))
+
+
+@lru_cache(maxsize=1024)
+def _app_headers(*names: str) -> tuple[str, ...]:
+    """Return the names that are no fields of Celery."""
+    return tuple(Context(dict.fromkeys(names)).headers or ())
 
 
 class TaskMessage(MessageFields):

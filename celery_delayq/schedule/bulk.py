@@ -21,7 +21,8 @@ from celery_delayq.model.lookup import (
     Position,
     StatusCode,
 )
-from celery_delayq.model.scheduled import OUTCOMES, Bulk, Filter, Outcome, ScheduledTask
+from celery_delayq.model.payload import request_of_record
+from celery_delayq.model.scheduled import OUTCOMES, Bulk, Filter, Outcome
 from celery_delayq.schedule.search import search_of
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.paging import SEARCH_ENTRIES, counts_of, listed_pages, queues_of
@@ -224,7 +225,7 @@ def _store_of(queue: str, stores: Stores) -> Store:
 def report_cancelled(
     app: Any,
     with_records: bool,
-    queue: str,
+    _queue: str,
     found: Sequence[ListedEntry],
     codes: Sequence[StatusCode],
 ) -> None:
@@ -239,12 +240,9 @@ def report_cancelled(
     if not with_records:
         note_cancelled_ids(app, [each.id for each in scheduled])
         return
-    tasks = [
-        ScheduledTask.of_record(queue, each.name, "scheduled", each.due_ms, each.record)
-        for each in scheduled
-    ]
+    requests = [request_of_record(each.id, each.record) for each in scheduled]
     ready = [each.id for each, code in zip(found, codes, strict=True) if code == "m"]
-    note_cancelled(app, tasks, ready, "cancelled")
+    note_cancelled(app, requests, ready, "cancelled")
 
 
 def new_due(

@@ -24,6 +24,7 @@ from celery_delayq.model.lookup import (
     to_bytes,
 )
 from celery_delayq.model.names import check_name, filter_of
+from celery_delayq.model.payload import request_of
 from celery_delayq.model.scheduled import (
     Bulk,
     Cursor,
@@ -302,7 +303,8 @@ class Schedule:
             for task in change.scheduled()
             if task.id in done and codes[task.queue].get(task.id) == "d"
         ]
-        note_cancelled(self._session.app, tasks, done - {task.id for task in tasks}, reason)
+        requests = map(request_of, tasks)
+        note_cancelled(self._session.app, requests, done - {task.id for task in tasks}, reason)
         return outcomes
 
     def reschedule(

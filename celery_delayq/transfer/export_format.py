@@ -100,14 +100,14 @@ def meant_rows(lines: ParsedLines, report: Imported, filter: Any) -> Iterator[li
 
 def meant_of(page: Iterable[tuple[int, Parsed]], report: Imported, filter: Any) -> list[Any]:
     """Return the rows of a page that match a filter. The report counts all other rows."""
-    rows = []
+    rows, is_everything = [], filter.is_everything
     for number, parsed in page:
         if isinstance(parsed, Header):
             if type(parsed.about) is int:
                 report.total = (report.total or 0) + parsed.about
         elif isinstance(parsed, str):
             report.refuse(number, parsed)
-        elif parsed.is_meant(filter):
+        elif is_everything or parsed.is_meant(filter):
             rows.append(parsed)
         else:
             report.outcomes["filtered"] += 1

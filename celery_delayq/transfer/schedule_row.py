@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
+from operator import itemgetter
 from typing import Any, NamedTuple
+
+import msgspec
 
 from celery_delayq.errors import RecordError
 from celery_delayq.model.envelope import (
@@ -27,6 +30,44 @@ from celery_delayq.utils import message_json
 _MESSAGE_ID = re.compile(r"[!-~]{1,64}")
 
 _MAX_STEP = 2**31 - 1
+
+
+class _Object(msgspec.Struct):
+    """Any JSON object."""
+
+
+class _Properties(msgspec.Struct):
+    """The properties that :func:`check_envelope` looks for."""
+
+    delivery_tag: msgspec.Raw
+    delivery_info: _Object
+
+
+class _Headers(msgspec.Struct):
+    """The headers that :func:`is_task` looks for."""
+
+    task: msgspec.Raw
+    id: msgspec.Raw
+
+
+class _TaskMessage(msgspec.Struct):
+    """A message of a task. To read these parts only takes half the time of reading all."""
+
+    properties: _Properties
+    headers: _Headers
+
+
+_TASK_MESSAGES = msgspec.json.Decoder(_TaskMessage)
+
+
+def _is_task_message(data: bytes) -> bool:
+    """Return whether the bytes are surely the JSON of a task message that kombu can read."""
+    try:
+        _TASK_MESSAGES.decode(data)
+    except (msgspec.MsgspecError, RecursionError):
+        return False
+    return True
+
 
 
 class ScheduleRow(NamedTuple):
@@ -75,7 +116,7 @@ class ScheduleRow(NamedTuple):
             A field is missing or wrong.
         """
         check_fields(fields, **_FIELD_TYPES)
-        row = cls(*(fields[name] for name in cls._fields)).checked()
+        row = cls._make(_values_of(fields)).checked()
         due = fields.get("due")
         if due is not None and due_of_eta(due).ms != row.due_ms:
             raise RecordError(
@@ -125,6 +166,13 @@ class ScheduleRow(NamedTuple):
         return self
 
     def _check_message(self, data: bytes) -> None:
+        label = Label.of(data)
+        if label is None or not _is_task_message(data):
+            self._check_envelope(data, has_label=label is not None)
+        if label is not None and label.name != f"{self.id}\0{self.message_id}".encode():
+            raise RecordError("the label of the message has another id or message id")
+
+    def _check_envelope(self, data: bytes, *, has_label: bool) -> None:
         try:
             message = message_json.decode_plain(data)
         except (ValueError, RecursionError) as exc:
@@ -132,14 +180,11 @@ class ScheduleRow(NamedTuple):
         check_envelope(message)
         if not is_task(message) or not self.message.startswith("{"):
             raise RecordError("the message is not that of a task")
-        label = Label.of(data)
         own = message["properties"].get(PROPERTY)
-        if label is None and isinstance(own, dict) and "label" in own:
+        if not has_label and isinstance(own, dict) and "label" in own:
             raise RecordError(
                 "the JSON was rewritten: scripts cannot read the label of the message"
             )
-        if label is not None and label.name != f"{self.id}\0{self.message_id}".encode():
-            raise RecordError("the label of the message has another id or message id")
 
     @property
     def size(self) -> int:
@@ -176,6 +221,8 @@ class ScheduleRow(NamedTuple):
 
 #: The fields of a line, in order.
 _LINE_FIELDS = ("queue", "id", "task", "due", "due_ms", "step", "message_id", "message")
+
+_values_of = itemgetter(*ScheduleRow._fields)
 
 _FIELD_TYPES = {name: int if name in ("due_ms", "step") else str for name in ScheduleRow._fields}
 

@@ -1,7 +1,8 @@
 """Store the results of many tasks in Celery's Redis backend in two round trips.
 
 Celery reads and writes the result of each task alone: two round trips for a task. Here Celery's own
-code works on a client that has the former results already, and that collects the writes.
+code works on a client that has the former results already, and that collects the writes. All
+results of a batch have one time.
 """
 
 from __future__ import annotations
@@ -42,11 +43,12 @@ def stores_together(backend: Any, task_ids: Sequence[str]) -> Iterator[Any]:
     if len(task_ids) < 2 or not _is_of_celery(backend):
         yield backend
         return
-    keys = [backend.get_key_for_task(id) for id in task_ids]
-    found = dict(zip(keys, backend.mget(keys), strict=True))
-    client = _Collected(found)
-    together = object.__new__(type(backend))
-    together.__dict__.update(backend.__dict__, client=client, ensure=_call)
+    keys = {id: backend.get_key_for_task(id) for id in task_ids}
+    found = dict(zip(keys.values(), backend.mget([*keys.values()]), strict=True))
+    client, now = _Collected(found), backend.app.now()
+    app = _changed(backend.app, now=lambda: now)
+    together = _changed(backend, app=app, client=client, ensure=_call)
+    together.get_key_for_task = keys.__getitem__
     together.prepare_exception = _Prepared(backend)
 
     def write() -> None:
@@ -72,6 +74,13 @@ def _is_of_celery(backend: Any) -> bool:
     return "mark_as_revoked" not in backend.__dict__ and all(
         getattr(kind, name) is getattr(RedisBackend, name) for name in _METHODS
     )
+
+
+def _changed(given: Any, **attributes: Any) -> Any:
+    """Return an object as *given*, with other attributes."""
+    changed = object.__new__(type(given))
+    changed.__dict__.update(given.__dict__, **attributes)
+    return changed
 
 
 def _call(function: Callable[..., Any], args: Sequence[Any], **_policy: Any) -> Any:

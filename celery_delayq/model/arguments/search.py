@@ -11,7 +11,7 @@ from kombu.utils import json as kombu_json
 
 from celery_delayq.errors import InvalidFilter, RecordError
 from celery_delayq.model.envelope import Record
-from celery_delayq.model.payload import READABLE_CONTENT_TYPES, body_of, plain_body
+from celery_delayq.model.payload import READABLE_CONTENT_TYPES, body_of
 from celery_delayq.utils import message_json
 
 
@@ -104,11 +104,7 @@ class ArgumentSearch:
             return False
 
     def _arguments(self, message: Any) -> tuple[Any, Any]:
-        if message["content-type"] == "application/json" and message["content-encoding"] == "utf-8":
-            body = plain_body(message)
-            args, kwargs, *_ = message_json.decode(body.encode() if isinstance(body, str) else body)
-        else:
-            args, kwargs, _ = body_of(message, self._accept)
+        args, kwargs, _ = body_of(message, self._accept)
         if not isinstance(args, (list, tuple)) or not isinstance(kwargs, dict):
             raise TypeError("no arguments")
         return args, kwargs

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
 from kombu.exceptions import OperationalError
@@ -87,7 +88,7 @@ class PipelinedCalls:
                 wire.close()
 
     def send(self, queue: str, call: Call, then: Callable[[Any], object]) -> None:
-        """Settle the former calls, and send *call*. *then* is called with its answer later.
+        """Send *call* once the former calls are answered. *then* is called with its answer later.
 
         Raises
         ------
@@ -97,10 +98,9 @@ class PipelinedCalls:
         self.send_all([(queue, call)], lambda answers: then(answered(answers)[0]))
 
     def send_steps(self, queue: str, steps: Steps[T], then: Callable[[T], object]) -> None:
-        """Settle the former calls, and send the first call of *steps*, each of which is one call.
+        """Send the first call of *steps*, each of which is one call, as :meth:`send` does.
 
         The other calls follow when the first one is settled. *then* is called with the result.
-        Raises the errors of :meth:`send`.
         """
 
         def go_on(answer: Any) -> None:
@@ -120,12 +120,12 @@ class PipelinedCalls:
     def send_all(
         self, calls: Sequence[tuple[str, Call]], then: Callable[[list[Any]], object]
     ) -> None:
-        """Settle the former calls, and send *calls* together, each with its queue.
+        """Send *calls* together, each with its queue, once the former calls are answered.
 
-        *then* is called with an answer for each later; a refusal is an answer too. Raises the
-        errors of :meth:`send`.
+        The former calls are settled while Redis runs these. *then* is called with an answer for
+        each later; a refusal is an answer too. Raises the errors of :meth:`send`.
         """
-        self.settle()
+        settle_former = self._read_answers()
         self._unanswered = _Unanswered(calls, [None] * len(calls), then)
         together: dict[Wire, list[bytes]] = {}
         wires: list[Wire | None] = []
@@ -141,14 +141,27 @@ class PipelinedCalls:
                 wire.send(b"".join(packed), len(packed))
         except (RedisError, OSError):
             pass  # `settle` sends the calls again
+        finally:
+            if settle_former is not None:
+                settle_former()
 
     def settle(self) -> bool:
         """Wait for the answers to the last calls. Return whether any calls were unanswered.
 
         Raises the errors of :meth:`send`.
         """
-        if self._unanswered is None:
+        settle = self._read_answers()
+        if settle is None:
             return False
+        settle()
+        return True
+
+    def _read_answers(self) -> Callable[[], object] | None:
+        """Wait for the answers to the last calls, and return what settles them; None without
+        unanswered calls.
+        """
+        if self._unanswered is None:
+            return None
         calls, wires, then = self._unanswered
         answers: list[Any] = []
         for (queue, call), wire in zip(calls, wires, strict=True):
@@ -162,8 +175,7 @@ class PipelinedCalls:
                     each.drop()
                 raise
         self._unanswered = None
-        then(answers)
-        return True
+        return partial(then, answers)
 
     def _answer(self, queue: str, call: Call, wire: Wire | None) -> Any:
         if wire is not None and wire.unread:
