@@ -62,7 +62,7 @@ class Admin:
         """Return why a task has not run, or how it ended.
 
         The answer is joined from what is stored. For a finished task these are the dead letters,
-        the revokes, and the last 10,000 runs of the history.
+        the revokes, and the history.
 
         Parameters
         ----------

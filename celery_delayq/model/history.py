@@ -88,9 +88,9 @@ class RunRecord(NamedTuple):
         raise RecordError(f"unreadable run, it begins with {data[:60]!r}")
 
 
-def beginning_of(id: str) -> bytes:
-    """Return the first bytes of all records of the runs of a task."""
-    return f"1 {_field(id)} ".encode("utf-8", "backslashreplace")
+def id_field(id: str) -> bytes:
+    """Return the id of a task as the records of its runs spell it."""
+    return _field(id).encode("utf-8", "backslashreplace")
 
 
 def _field(text: str) -> str:

@@ -65,7 +65,7 @@ def change_all(
 
     An entry whose due time changes after the beginning is left unchanged. With a priority or
     *last_first*, all matching entries are found first. While Redis changes a batch, the next batch
-    is read and the former one is settled.
+    is read and the former one is settled: :meth:`PipelinedCalls.send_all`.
 
     Parameters
     ----------
@@ -76,7 +76,7 @@ def change_all(
     records : bool
         Whether *settled* gets entries with their records.
     settled : Settled | None
-        Called after each batch, before the next batch is changed.
+        Called after each batch, while Redis changes the next batch.
     """
     if filter.is_everything and not (everything or dry_run):
         raise ConfigError(

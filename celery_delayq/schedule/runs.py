@@ -49,7 +49,7 @@ class Runs:
         count : int
             Most runs to return.
         id : str | None
-            The id of a task. The runs of all tasks are read, until *count* of its runs are found.
+            The id of a task.
 
         Raises
         ------
@@ -59,7 +59,7 @@ class Runs:
         check_range(START_OFFSET, count)
         if not count:
             return []
-        found, _ = self._ask(lambda stores: stores.newest_runs(count, id))
+        found = self._ask(lambda stores: stores.newest_runs(count, id))
         return [*read_runs(reversed(found))]
 
     def _runs(self, after: str, upto: str | None, count: int | None) -> Iterator[Run]:

@@ -7,8 +7,9 @@ from typing import Any, cast
 
 from celery_delayq.store.scripting.runner import StorePart
 
-#: Most runs among which one call searches those of a task.
-SEARCH_RUNS = 1000
+#: Most runs among which one call searches those of a task, and most of these runs that it returns.
+#: The call reads less than 1 MB of the index.
+LOOKED_RUNS, FOUND_RUNS = 25_000, 100
 
 
 def joined(runs: Iterable[bytes]) -> bytes:
@@ -48,30 +49,23 @@ class HistoryStore(StorePart):
             yield from map(_entry, found)
             upto = f"({_offset(found[-1:])}"
 
-    def newest_of(
-        self, beginning: bytes, count: int, most: int | None
-    ) -> tuple[list[tuple[str, bytes]], int]:
-        """Return offset and bytes of the newest *count* runs that begin with *beginning*, the
-        newest first, and the number of runs among which they were searched.
+    def newest_of(self, id: bytes, count: int) -> list[tuple[str, bytes]]:
+        """Return offset and bytes of the newest *count* runs of a task, the newest first.
 
-        Parameters
-        ----------
-        most : int | None
-            Most runs to search; None for all.
+        *id* is spelled as in the runs (:func:`~celery_delayq.model.history.id_field`).
         """
-        found: list[tuple[str, bytes]] = []
-        upto, number = b"+", 0
-        while len(found) < count and (most is None or number < most):
-            limit = SEARCH_RUNS if most is None else min(SEARCH_RUNS, most - number)
-            searched, last, *runs = self._run("history/find", None, [upto, beginning, limit])
-            if not searched:
+        found: dict[bytes, bytes] = {}  # runs that end meanwhile shift those that were looked at
+        skipped = 0
+        while len(found) < count:
+            wanted = min(count - len(found), FOUND_RUNS)
+            args = [id, skipped, LOOKED_RUNS, wanted]
+            reply, *runs = self._run("history/find", None, args)
+            looked = int(reply)
+            skipped += looked
+            found.update(zip(runs[::2], runs[1::2], strict=True))
+            if looked < LOOKED_RUNS and len(runs) < 2 * wanted:
                 break
-            number += int(searched)
-            upto = b"(" + last
-            found += [
-                (offset.decode(), line) for offset, line in zip(runs[::2], runs[1::2], strict=True)
-            ]
-        return found[:count], number
+        return [(offset.decode(), line) for offset, line in found.items()]
 
     def count(self) -> int:
         """Return the number of stored runs."""

@@ -258,6 +258,9 @@ class Keys:
         self.revoked = f"{own}revoked"
         #: Stream: the ended runs (:mod:`celery_delayq.model.history`).
         self.history = f"{own}history"
+        #: Strings: the index of the history by task (``include/history.lua``).
+        self.history_index = f"{own}history_index"
+        self.history_index_before = f"{own}history_index_before"
         #: String: the worker that has the turn to archive dead letters; expires.
         self.archiving = f"{own}archiving"
         #: Hash: name of a periodic entry to its record (:mod:`celery_delayq.periodic.policy`).

@@ -80,7 +80,8 @@ class RepairTracking(RepairPart):
         of_limits = (keys.permits, keys.slots, keys.blocked_lanes, keys.freed_lanes)
         wanted = dict.fromkeys((*hashes, keys.code_versions), "hash")
         wanted |= dict.fromkeys((*zsets, *of_limits), "zset")
-        strings = dict.fromkeys((keys.archiving, keys.cluster_tags), "string")
+        of_history = (keys.history_index, keys.history_index_before)
+        strings = dict.fromkeys((keys.archiving, keys.cluster_tags, *of_history), "string")
         return self._wrong({**wanted, **strings, keys.history: "stream"})
 
     def _wrong(self, wanted: Mapping[str, str]) -> list[str]:

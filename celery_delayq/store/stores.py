@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from celery_delayq.errors import BrokerUnavailable, NotSupported
 from celery_delayq.model.canvas import Canvas
 from celery_delayq.model.cluster_tags import tag_of
-from celery_delayq.model.history import beginning_of, place_of
+from celery_delayq.model.history import id_field, place_of
 from celery_delayq.model.lookup import Location, PausedNames
 from celery_delayq.store.history import HistoryStore
 from celery_delayq.store.schedule import Store
@@ -300,28 +300,15 @@ class Stores:
         """
         return self._newest_of_all(count, str(max(0, ms)))
 
-    def newest_runs(
-        self, count: int, id: str | None = None, most: int | None = None
-    ) -> tuple[list[tuple[str, bytes]], int]:
-        """Return the newest *count* runs of all histories, or of one task.
-
-        Parameters
-        ----------
-        most : int | None
-            Most runs of each history among which those of a task are searched; None for all.
-
-        Returns
-        -------
-        (runs, number)
-            Offset and bytes of each run, the newest first, and the number of runs that were read.
+    def newest_runs(self, count: int, id: str | None = None) -> list[tuple[str, bytes]]:
+        """Return offset and bytes of the newest *count* runs of all histories, or of one task, the
+        newest first.
         """
         if id is None:
-            runs = self._newest_of_all(count)
-            return runs, len(runs)
-        beginning = beginning_of(id)
-        searched = [each.newest_of(beginning, count, most) for each in self.histories.values()]
-        found = sorted((run for runs, _ in searched for run in runs), key=_place_of_run)[::-1]
-        return found[:count], sum(number for _, number in searched)
+            return self._newest_of_all(count)
+        field = id_field(id)
+        found = [run for each in self.histories.values() for run in each.newest_of(field, count)]
+        return sorted(found, key=_place_of_run, reverse=True)[:count]
 
     def _newest_of_all(self, count: int, since: str = "-") -> list[tuple[str, bytes]]:
         page = min(PAGE_RUNS, count)

@@ -69,7 +69,6 @@ def _is_task_message(data: bytes) -> bool:
     return True
 
 
-
 class ScheduleRow(NamedTuple):
     """All data that Redis stores of one entry.
 

@@ -137,6 +137,11 @@ class Figure:
         """Whether the target is reached; None for a row without a target."""
         return None if self.row.target is None else self.row.target.reached(self)
 
+    def with_target(self, limit: float, text: str) -> Figure:
+        """Return this figure with the target that our own value is at most ``limit``."""
+        target = Target(text, lambda figure: figure.ours <= limit)
+        return replace(self, row=replace(self.row, target=target))
+
     def as_dict(self) -> dict[str, Any]:
         """The figure for the JSON file, with the values of all rounds."""
         return {

@@ -66,6 +66,7 @@ SHOWN_OR_BRIEF = {
     "readers score": "after a jump forward by an hour what is moved may be read twice",
     "moved score": "later than when each reading began, whatever the clock says",
     "moved expires": "as for readers",
+    "history_index value": "the offsets of runs, in the order in which they are written",
     "worker_id expires": "fsck alone asks whether a worker id lives",
 }
 

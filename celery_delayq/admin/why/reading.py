@@ -26,9 +26,6 @@ from celery_delayq.store.paging import queues_of
 from celery_delayq.store.session import Session
 from celery_delayq.store.stores import Stores, find_steps_of
 
-#: Most runs of the history among which the run of a task is searched.
-SEARCHED_RUNS = 10_000
-
 #: Seconds to wait for the answers of workers.
 ANSWER_SECONDS = 1.0
 
@@ -99,8 +96,9 @@ def _read_gone(stores: Stores, id: str, layouts: Mapping[str, Layout]) -> GoneFa
     facts = GoneFacts(id, dead_letters, cancelled, revoked_ms)
     if dead_letters or cancelled:
         return facts
-    runs, searched = stores.newest_runs(1, id, SEARCHED_RUNS)
-    return facts._replace(runs=[*read_runs(runs)], searched=searched)
+    if runs := [*read_runs(stores.newest_runs(1, id))]:
+        return facts._replace(runs=runs)
+    return facts._replace(searched=sum(each.count() for each in stores.histories.values()))
 
 
 def _due_ms(entry: ScheduledTask) -> int:

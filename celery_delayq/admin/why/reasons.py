@@ -247,7 +247,7 @@ class GoneFacts(NamedTuple):
     runs : Sequence[Run]
         Its runs in the history, the newest first.
     searched : int
-        The number of runs in the history among which its runs were searched.
+        The number of runs in the history, none of which is its run; 0 if that does not matter.
     """
 
     id: str

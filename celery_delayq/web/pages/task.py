@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from celery_delayq.admin.why.reading import SEARCHED_RUNS
 from celery_delayq.admin.why.reasons import Why
 from celery_delayq.admin.why.timeline import events_of
 from celery_delayq.errors import RecordError
@@ -101,7 +100,7 @@ def read(site: Site, query: Query) -> TaskPage:
     runs: Sequence[Run] = ()
     if not delayq.session.on_rabbitmq:
         entries = sorted(delayq.find(id), key=lambda each: each.due)
-        found, _ = delayq.session.ask(lambda s: s.newest_runs(MAX_ATTEMPTS, id, SEARCHED_RUNS))
+        found = delayq.session.ask(lambda s: s.newest_runs(MAX_ATTEMPTS, id))
         runs = [*read_runs(reversed(found))]
     if not (answer.is_known or entries or runs):
         raise NotFound(answer.text)

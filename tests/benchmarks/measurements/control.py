@@ -9,8 +9,7 @@ import random
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
@@ -172,10 +171,6 @@ def _p99(call: Callable[[str], object], ids: list[str]) -> float:
     return percentile(times, 99)
 
 
-def _is_at_most(limit: float, figure: Figure) -> bool:
-    return figure.ours <= limit
-
-
 @measurement("control", order=90)
 def control(bench: Bench) -> Iterator[Figure]:
     """Finding, cancelling, moving and counting entries, few and very many of them."""
@@ -200,8 +195,7 @@ def control(bench: Bench) -> Iterator[Figure]:
             if name == "get":
                 most = 10 * figure.ours
             if name.startswith("why"):
-                target = Target(f"≤ 10 times get ({most:.1f} ms)", partial(_is_at_most, most))
-                figure = replace(figure, row=replace(figure.row, target=target))
+                figure = figure.with_target(most, f"≤ 10 times get ({most:.1f} ms)")
             yield figure
             large[name] = seen[1]
         yield UPDATE.titled(*sizes).figure(large["reschedule"], large["update"])

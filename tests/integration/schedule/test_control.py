@@ -12,6 +12,8 @@ from redis import Redis
 from celery_delayq import DelayQ, Filter, Outcome
 from celery_delayq.errors import ConfigError, InvalidCursor, InvalidETA, InvalidFilter
 from celery_delayq.schedule import bulk, client, revocation
+from celery_delayq.testing import wait_until
+from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.support.cli import CommandLine
 
 pytestmark = pytest.mark.each_server
@@ -51,6 +53,45 @@ def test_bulk_changes_leave_what_was_moved_meanwhile(
     assert changed.outcomes == {Outcome.DONE: 1, Outcome.CHANGED: 1}
     assert delayq.get("moved") is not None
     assert delayq.get("stays") is None
+
+
+def test_progress_is_reported_while_redis_changes_the_next_batch(
+    delayq: DelayQ, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "CANCEL_ID_BATCHES", 1)
+    monkeypatch.setattr(client, "CHANGE_BATCH", 10)
+    for n in range(25):
+        send(delayq, f"e{n}")
+    left: list[int] = []
+
+    def progress(bulk: Any) -> None:
+        expected = max(0, 25 - bulk.looked - 10)
+        wait_until(lambda: delayq.count() == expected, what="the next batch is cancelled")
+        left.append(expected)
+
+    assert delayq.cancel_all(Filter(task="shop.remind"), progress=progress).done == 25
+    assert left == [5, 0, 0]
+
+
+def test_each_cancelled_task_is_reported_before_an_error_ends_the_call(
+    delayq: DelayQ, delayq_redis: RedisUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "CANCEL_ID_BATCHES", 1)
+    monkeypatch.setattr(client, "CHANGE_BATCH", 10)
+    delayq.app.conf.result_backend = delayq_redis.url
+    ids = [f"e{n}" for n in range(45)]
+    for id in ids:
+        send(delayq, id)
+
+    def stop(_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        delayq.cancel_all(Filter(task="shop.remind"), progress=stop)
+
+    cancelled = {id for id in ids if delayq.get(id) is None}
+    assert 10 <= len(cancelled) <= 20
+    assert {id for id in ids if delayq.app.AsyncResult(id).state == "REVOKED"} == cancelled
 
 
 @pytest.mark.parametrize("priority", [None, 3])

@@ -31,7 +31,7 @@ SCRIPT_CALLS: Calls = {
     "history/add": (lambda s: s.history.add("me", 2, 100, [b"line"]), 1),
 }
 
-KEY = "delayq:history"
+KEY, INDEX = "delayq:history", "delayq:history_index"
 
 
 @pytest.fixture
@@ -210,27 +210,30 @@ def test_about_as_many_are_kept_as_wanted(store: Bench) -> None:
 
 #: By name: a call that ends the message under ``1:1`` and records its run.
 ENDS: dict[str, Callable[[Bench], object]] = {
-    "ack": lambda s: ack(s, _1=b"run"),
-    "dead letter": lambda s: s.leases.dead_letter(QUEUE, "me", "1:1", "id", "why", b"", b"run"),
-    "retry": lambda s: s.run(retry_call(s, entry("r", FAR), "1:1", b"run")),
+    "ack": lambda s: ack(s, _1=b"1 a run"),
+    "dead letter": lambda s: s.leases.dead_letter(QUEUE, "me", "1:1", "id", "why", b"", b"1 a run"),
+    "retry": lambda s: s.run(retry_call(s, entry("r", FAR), "1:1", b"1 a run")),
 }
 
 
-@pytest.mark.parametrize("full", [False, True], ids=["key of another type", "full server"])
+@pytest.mark.parametrize("other", [KEY, INDEX, "full server"])
 @pytest.mark.parametrize("end", ENDS)
 def test_a_history_that_cannot_be_written_keeps_no_message_held(
-    store: Bench, end: str, full: bool
+    store: Bench, end: str, other: str
 ) -> None:
     store.hold(b"a")
-    if full:
+    if other == "full server":
         store.fill()
     else:
-        store.client.set(KEY, "not ours")
+        store.client.sadd(other, "not ours")
 
     assert ENDS[end](store)
 
     assert store.client.hgetall("{q}:leased:me") in ({}, {b"1:1": b""})
-    assert full or store.client.get(KEY) == b"not ours"
+    if other != "full server":
+        assert store.client.smembers(other) == {b"not ours"}
+    if other == INDEX:
+        assert lines(store) == [b"1 a run"]
 
 
 def test_a_full_server_has_no_room_for_runs_that_free_none(store: Bench) -> None:

@@ -19,7 +19,7 @@ from celery_delayq.model.envelope import Due, Entry, Record
 from celery_delayq.model.lookup import PAUSED_OFFSET_MS, ListedEntry, Name
 from celery_delayq.model.scheduled import Filter
 from celery_delayq.store.keys import Layout
-from celery_delayq.transfer import export_format, jsonl, schedule
+from celery_delayq.transfer import export_format, jsonl, schedule, schedule_row
 from celery_delayq.transfer.schedule_row import SCHEDULE, ScheduleRow
 from tests.support import exports
 from tests.support.exports import HEADER
@@ -130,6 +130,29 @@ def test_a_line_that_is_no_entry_is_refused_by_its_number(changed: Any, reason: 
     assert line == 3
     assert reason in told
     assert last == row()
+
+
+@given(place=st.integers(0, 10_000), text=st.sampled_from(["", '"', "{", "}", "\\", "x", "0", ","]))
+def test_a_changed_message_is_refused_as_by_a_look_at_all_of_it(place: int, text: str) -> None:
+    given_row = row(message=_with_change(listed(entry()).message, place, text))
+
+    def reason() -> str:
+        try:
+            given_row.checked()
+        except RecordError as exc:
+            return str(exc)
+        return ""
+
+    fast = reason()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(schedule_row, "_is_task_message", lambda _: False)
+        assert reason() == fast
+
+
+def _with_change(message: str, place: int, text: str) -> str:
+    """Return a message with another text in place of one character."""
+    place %= len(message)
+    return message[:place] + text + message[place + 1 :]
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 -- The key that shows that the process lives has the number of its last call. If the key has
 -- expired, a repeated call adds its runs again.
 --
--- KEYS     history  worker_id
+-- KEYS     history  history_index  history_index_before  worker_id
 -- ARGV     history_size: about how many runs to keep
 --          call_number: number of this call of the process
 --          lines: of the runs, each with a line feed behind it
@@ -17,9 +17,9 @@ if last and last >= tonumber(ARGV.call_number) then
   return 0
 end
 redis.pcall('SET', KEYS.worker_id, ARGV.call_number, 'XX', 'KEEPTTL')
-local noted = 0
+local noted, most = 0, tonumber(ARGV.history_size)
 for line in string.gmatch(ARGV.lines, '([^\n]*)\n') do
-  add_run(KEYS.history, ARGV.history_size, line)
+  add_run(most, line)
   noted = noted + 1
 end
 return noted

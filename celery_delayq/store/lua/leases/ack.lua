@@ -2,8 +2,8 @@
 -- MB. The variant +limits gives back their permits.
 --
 -- KEYS     due  entries  tasks  paused_due  held  lanes  unique  duplicate_ids  ready_index
---          leased_index  totals  leased  deliveries  history  next_due  permits  blocked_lanes
---          freed_lanes  limits  lanes_wake
+--          leased_index  totals  leased  deliveries  history  history_index  history_index_before
+--          next_due  permits  blocked_lanes  freed_lanes  limits  lanes_wake
 -- ARGV     queue  wake_channel
 --          history_size: about how many runs to keep, 0 for no history
 --          run_lines: with a history, a line for the run of each message and a line feed behind
@@ -91,7 +91,7 @@ if most > 0 then
     i = i + 1
     -- An empty value was replaced by a retry: leases/replace.lua has written the line.
     if i <= done and sizes[i] > 0 then
-      add_run(KEYS.history, most, line)
+      add_run(most, line)
     end
   end
 end

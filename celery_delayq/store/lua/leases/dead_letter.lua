@@ -2,6 +2,7 @@
 --
 -- KEYS     due  entries  tasks  paused_due  held  lanes  unique  duplicate_ids  ready_index
 --          leased_index  totals  leased  deliveries  dead  dead_at  queues  history
+--          history_index  history_index_before
 --          next_due  permits  blocked_lanes  freed_lanes
 -- ARGV     field: field of the message
 --          dead_letter_id  reason  queue  layout
@@ -44,5 +45,5 @@ if redis.call('EXISTS', KEYS.deliveries) == 1 then
 end
 redis.call('HDEL', KEYS.leased, ARGV.field)
 add_total(TOTALS, 'dead:' .. ARGV.reason_kind, 1)
-add_run(KEYS.history, ARGV.history_size, ARGV.run_line)
+add_run(tonumber(ARGV.history_size), ARGV.run_line)
 return 1

@@ -9,7 +9,7 @@
 --          message_leased: leased of the process, for the queue of the leased message
 --          message_deliveries: deliveries of that queue
 --          message_leased_index: leased_index of that queue
---          history
+--          history  history_index  history_index_before
 --          message_totals: totals of that queue
 --          permits  blocked_lanes  freed_lanes
 -- ARGV     queue  layout  wake_channel
@@ -127,5 +127,5 @@ else
   end
   add_total(TOTALS, 'ready', state == 'ready' and 1 or 0)
 end
-add_run(KEYS.history, ARGV.history_size, ARGV.run_line)
+add_run(tonumber(ARGV.history_size), ARGV.run_line)
 return state
