@@ -466,7 +466,8 @@ class _Run:
                 message = b""
             if looked := self._look(message, whole, edited):
                 outcome, after = looked
-                found.append((outcome, Swap(entry.name, entry.record, after)))
+                names = self._session.renames.all_names(Record.unpack(after).task)
+                found.append((outcome, Swap(entry.name, entry.record, after, names=names)))
         self._swap(queue, found, attrgetter("control"))
 
     def _swap(

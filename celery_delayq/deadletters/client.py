@@ -30,7 +30,13 @@ from celery_delayq.model.dead_letter import (
     DeadLetter,
     DeadLetterRecord,
 )
-from celery_delayq.model.envelope import Due, due_of_countdown, due_of_eta
+from celery_delayq.model.envelope import (
+    Due,
+    Record,
+    due_of_countdown,
+    due_of_eta,
+    policy_of_existing,
+)
 from celery_delayq.model.lookup import StatusCode, to_bytes
 from celery_delayq.model.names import check_name, filter_of
 from celery_delayq.model.scheduled import OUTCOMES, Bulk, Outcome, moment
@@ -402,7 +408,8 @@ class DeadLetters:
             entry = replay_entry(dead_letter, layout, due, changes, message_id, run)
             # If another task has the unique key now, the replay is refused.
             if entry.policy:
-                entry = entry._replace(policy="e 0 0")
+                names = self._session.renames.all_names(Record.unpack(entry.data).task)
+                entry = entry._replace(policy=policy_of_existing("error", names))
             return Replay(dead_letter.id, dead_letter.dead_lettered.died_ms, entry)
 
         replays = make_replays(dead_letters, dues, replay)

@@ -16,11 +16,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import date, datetime, timedelta, timezone
 from functools import lru_cache
 from numbers import Real
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 from urllib.parse import quote, unquote, unquote_to_bytes
 
 from celery.utils.time import maybe_iso8601, maybe_make_aware
@@ -476,6 +476,22 @@ def _policy(message: Mapping[str, Any]) -> str:
     retry = "1" if message["headers"].get("retries") else "0"
     names = map(quote, unique.get("former_names", ()))
     return " ".join([unique["policy"][0], str(unique.get("max_wait", 0)), retry, *names])
+
+
+def policy_of_existing(
+    action: Literal["keep", "error"], names: Iterable[str], *, is_retry: bool = False
+) -> str:
+    """Return the policy for a message that exists already: it replaces no other message.
+
+    Parameters
+    ----------
+    action : "keep" | "error"
+        What happens if another message has the unique key.
+    names : Iterable[str]
+        The names of its task, as :meth:`Renames.all_names` returns them. A message of one of them
+        may have the same unique key.
+    """
+    return " ".join([action[0], "0", "1" if is_retry else "0", *map(quote, names)])
 
 
 def is_special(message: Mapping[str, Any]) -> bool:

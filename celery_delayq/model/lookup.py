@@ -170,13 +170,15 @@ class Swap(NamedTuple):
     """A change of one entry: its :class:`Name`, its record as it was read, and its new record; or
     of one dead letter: its id, and its bytes.
 
-    *if_due* is the due time (ms) that an entry must have; None for any.
+    *if_due* is the due time (ms) that an entry must have; None for any. *names* are all names of
+    its task, if it has several: a message of one of them may have the same unique key.
     """
 
     name: str
     before: bytes
     after: bytes
     if_due: int | None = None
+    names: Sequence[str] = ()
 
 
 class FoundPage(NamedTuple):

@@ -203,6 +203,11 @@ class Renames:
         """Return a name, and its former names."""
         return (name, *self.former_names(name))
 
+    def all_names(self, name: str) -> tuple[str, ...]:
+        """Return all names of the task that runs messages of *name*; none if it has but one."""
+        found = self.names(self.of(name))
+        return found if len(found) > 1 else ()
+
     def with_former_names(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Return values by the names of tasks, and the same values by the former names."""
         found = dict(values)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from functools import partial
 from numbers import Real
@@ -15,7 +15,7 @@ from celery_delayq.errors import ConfigError, InvalidOption
 from celery_delayq.integration.send_task import task_of
 from celery_delayq.model.changes import Expiry, MessageChanges, MessageEditor
 from celery_delayq.model.changes.record import edited_record
-from celery_delayq.model.envelope import due_of_eta
+from celery_delayq.model.envelope import Record, due_of_eta
 from celery_delayq.model.lookup import Location, StatusCode, Swap
 from celery_delayq.model.scheduled import Outcome, bound_ms, moment, outcome_of
 from celery_delayq.model.task_options import check_expires
@@ -37,7 +37,6 @@ class Updates:
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._ask = session.ask
 
     def update(
         self,
@@ -112,7 +111,7 @@ class Updates:
                 "update() without a change: give args, kwargs, priority, expires or headers"
             )
         if_due, editor = bound_ms("if_eta", if_eta), editor_of(app, changes)
-        return _Update(self._ask, id_of(id), queue, if_due, editor).make()
+        return _Update(self._session, id_of(id), queue, if_due, editor).make()
 
 
 class _Update:
@@ -120,13 +119,14 @@ class _Update:
 
     def __init__(
         self,
-        ask: Callable[[Callable[[Stores], Any]], Any],
+        session: Session,
         id: str,
         queue: str | None,
         if_due: int | None,
         editor: MessageEditor,
     ) -> None:
-        self._ask = ask
+        self._ask = session.ask
+        self._renames = session.renames
         self._id = id
         self._queue = queue
         self._if_due = if_due
@@ -160,7 +160,8 @@ class _Update:
                     self._codes[entry] = "r" if place.state == "running" else "w"
                 elif self._if_due in (None, place.due_ms):
                     after = edited_record(place.record, self._editor.edit, layouts[queue].step_of)
-                    swap = Swap(place.name, place.record, after, self._if_due)
+                    names = self._renames.all_names(Record.unpack(after).task)
+                    swap = Swap(place.name, place.record, after, self._if_due, names)
                     swaps.setdefault(queue, []).append(swap)
         for entry, code in before.items():  # gone meanwhile
             self._codes.setdefault(entry, "u" if code == _CHANGED else code)

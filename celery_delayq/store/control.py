@@ -10,7 +10,13 @@ from typing import Any, cast
 from uuid import uuid4
 
 from celery_delayq.model.canvas import Canvas
-from celery_delayq.model.envelope import Due, entry_id, task_field, task_name
+from celery_delayq.model.envelope import (
+    Due,
+    entry_id,
+    policy_of_existing,
+    task_field,
+    task_name,
+)
 from celery_delayq.model.lookup import (
     EntryCondition,
     FoundPage,
@@ -264,8 +270,11 @@ class ControlStore(StorePart):
         for number, part in enumerate(parts):
             flat = [
                 value
-                for name, before, after, if_due in part
-                for value in (to_bytes(name), before, after, _optional(if_due))
+                for name, before, after, if_due, names in part
+                for value in (
+                    *(to_bytes(name), before, after, _optional(if_due)),
+                    policy_of_existing("error", names),
+                )
             ]
             args = [queue, self._keys.wake, *flat]
             reply = yield self._new_call("control/swap", queue, args, answer=f"{token}-{number}")

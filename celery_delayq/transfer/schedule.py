@@ -12,7 +12,7 @@ from uuid import uuid4
 from celery_delayq.errors import InvalidFilter, InvalidPlace, RecordError, TransferError
 from celery_delayq.model.arguments.search import ArgumentSearch
 from celery_delayq.model.lookup import FoundPage
-from celery_delayq.model.names import filter_of
+from celery_delayq.model.names import Renames, filter_of
 from celery_delayq.model.scheduled import Filter, FilterFields, moment
 from celery_delayq.schedule.search import search_of
 from celery_delayq.store.paging import counts_of, listed_pages
@@ -225,7 +225,9 @@ def _put(
         done(report)
 
     if not report.dry_run:
-        ahead.send_all(session.ask(partial(_import_calls, wanted, uuid4().hex)), count)
+        ahead.send_all(
+            session.ask(partial(_import_calls, session.renames, wanted, uuid4().hex)), count
+        )
         return
     known = session.ask(lambda stores: _known(stores, wanted))
     for row in wanted:
@@ -235,7 +237,7 @@ def _put(
 
 
 def _import_calls(
-    rows: Sequence[ScheduleRow], token: str, stores: Stores
+    renames: Renames, rows: Sequence[ScheduleRow], token: str, stores: Stores
 ) -> list[tuple[str, Call]]:
     """Return the calls that schedule rows, with their queues. For a minute, a repeated call with
     the same *token* returns the same.
@@ -243,7 +245,7 @@ def _import_calls(
     calls: list[tuple[str, Call]] = []
     for number, (queue, some) in enumerate(by_queue(rows, MAX_CALL_MESSAGES)):
         store = stores.of(queue)
-        entries = [row.entry(store.layout) for row in some]
+        entries = [row.entry(store.layout, renames) for row in some]
         calls.append((queue, store.import_call(queue, entries, f"{token}-{number}")))
     return calls
 

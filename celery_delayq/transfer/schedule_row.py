@@ -19,9 +19,10 @@ from celery_delayq.model.envelope import (
     check_envelope,
     due_of_eta,
     is_task,
+    policy_of_existing,
 )
 from celery_delayq.model.lookup import PAUSED_OFFSET_MS, ListedEntry
-from celery_delayq.model.names import OWN_KEY_TEXT, is_own_key
+from celery_delayq.model.names import NO_RENAMES, OWN_KEY_TEXT, Renames, is_own_key
 from celery_delayq.model.scheduled import Filter, moment
 from celery_delayq.store.keys import Layout
 from celery_delayq.transfer.export_format import RowKind, check_fields, not_json
@@ -201,19 +202,20 @@ class ScheduleRow(NamedTuple):
         """Return the record for the hash of entries in Redis."""
         return Record(self.step, self.message_id, self.task, self.message.encode())
 
-    def entry(self, layout: Layout) -> Entry:
+    def entry(self, layout: Layout, renames: Renames = NO_RENAMES) -> Entry:
         """Return the entry to schedule. It never replaces another entry.
 
         A priority step that *layout* does not have becomes the next lower step. If another task
-        has the unique key, the entry is not stored. A retry is stored without the key, as in
-        publish.
+        has the unique key, maybe under another name in *renames*, the entry is not stored. A retry
+        is stored without the key, as in publish.
         """
         step, message = layout.step(self.step), self.message.encode()
         label = Label.of(message)
         policy = ""
         if label is not None and label.unique != b"-":
             headers = message_json.decode_plain(message)["headers"]
-            policy = f"k 0 {int(bool(headers.get('retries')))}"
+            names = renames.all_names(self.task)
+            policy = policy_of_existing("keep", names, is_retry=bool(headers.get("retries")))
         data = Record(step, self.message_id, self.task, message).pack()
         return Entry(self.id, Due(self.due_ms), step, data, policy)
 

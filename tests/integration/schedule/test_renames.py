@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -133,6 +135,49 @@ def test_a_unique_key_is_that_of_the_former_names(
     assert policies(other, "error", "another").id
     assert other.cancel(replacing.id) is Outcome.DONE
     assert policies(client("prepared"), "error", "k").id
+
+
+def die_ready(delayq: DelayQ) -> None:
+    """Dead-letter the ready task, as a worker does it."""
+    leases = delayq.store.leases
+    [(field, message, _)] = leases.acquire("celery", "me", 600, "1", 10).messages
+    leases.dead_letter("celery", "me", field, str(json.loads(message)["headers"]["id"]), "failed")
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [("before", "renamed"), ("prepared", "renamed"), ("renamed", "prepared"), ("after", "renamed")],
+)
+@pytest.mark.parametrize("call", ["replay", "changed replay", "import", "update"])
+def test_a_message_that_exists_takes_no_unique_key_of_another_name(
+    client: Version, tmp_path: Path, first: str, second: str, call: str
+) -> None:
+    """The version *first* sends what is replayed, imported or changed by the version *second*."""
+    one, other = client(first), client(second)
+    [taking] = [each for each in ("before", "after") if VERSIONS[each][0] != VERSIONS[first][0]]
+    if call == "update":
+        sent = send(one, "unique", "own")
+    else:
+        sent = send(one, "unique", "k", countdown=None if "replay" in call else 3600)
+    if "replay" in call:
+        die_ready(one)
+    if call == "import":
+        assert one.export_to(tmp_path / "export").entries == 1
+        assert one.cancel(sent.id) is Outcome.DONE
+    holder = send(client(taking), "unique", "k", on_conflict="error")
+
+    def act() -> object:
+        if call == "import":
+            return dict(other.import_from(tmp_path / "export").outcomes)
+        if call == "update":
+            return other.update(sent.id, args=["k"])
+        return other.replay(sent.id, args=["k"] if call == "changed replay" else None)
+
+    assert act() == ({"kept": 1} if call == "import" else Outcome.CONFLICT)
+    assert other.get(holder.id) is not None
+    assert other.cancel(holder.id) is Outcome.DONE
+    assert act() == ({"scheduled": 1} if call == "import" else Outcome.DONE)
+    assert other.get(sent.id) is not None
 
 
 def test_many_calls_have_the_unique_keys_of_former_names(client: Version) -> None:

@@ -209,6 +209,33 @@ def test_a_key_that_another_message_has_is_not_taken(store: Bench, place: str, s
     assert (store.state() == state) is is_taken
 
 
+@either_scope
+@where_it_is
+def test_a_key_under_another_name_of_the_task_is_not_taken(
+    store: Bench, place: str, scope: str
+) -> None:
+    owned(store, place, unique=f"{scope}old:k:2")
+    before = labelled("a", unique=f"{scope}name:mine")
+    store.put(before)
+    state = store.state()
+
+    after = labelled("a", unique=f"{scope}name:k:2")
+    names = ("name", "old")
+    [code] = store.control.swap(QUEUE, [Swap("a", before.data, after.data, names=names)])
+    is_taken = scope == "d" or place == "scheduled"
+    assert code == ("k" if is_taken else "d")
+    assert (store.state() == state) is is_taken
+
+
+def test_its_own_key_under_another_name_of_the_task_is_no_conflict(store: Bench) -> None:
+    before, after = labelled("a", unique="dold:k"), labelled("a", unique="dname:k")
+    store.put(before)
+
+    swap = Swap("a", before.data, after.data, names=("name", "old"))
+    assert store.control.swap(QUEUE, [swap]) == ["d"]
+    assert store.state()["{q}:unique"] == {b"name:k": taken_by("a")}
+
+
 def test_a_key_without_its_message_is_free(store: Bench) -> None:
     store.client.hset("{q}:unique", "k", taken_by("gone"))
     store.put(A)

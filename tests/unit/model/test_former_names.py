@@ -21,6 +21,8 @@ def test_a_former_name_leads_to_the_name_of_the_task() -> None:
     assert [renames.of(name) for name in "abcxy"] == ["c", "c", "c", "c", "y"]
     assert renames.names("c") == ("c", "a", "b", "x")
     assert renames.names("b") == ("b",)
+    assert renames.all_names("b") == renames.all_names("c") == ("c", "a", "b", "x")
+    assert renames.all_names("y") == ()
     assert renames.with_former_names({"c": 1, "y": 2}) == {"c": 1, "y": 2, "a": 1, "b": 1, "x": 1}
     assert not Renames()
 

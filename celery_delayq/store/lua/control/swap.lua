@@ -7,7 +7,8 @@
 --          leased_index  totals  next_due  answer
 -- ARGV     queue  wake_channel
 --          swaps…: for each entry: its name, the record that the caller has read, the record to
---            store, the due that the entry must have (ms), '' for any
+--            store, the due that the entry must have (ms), '' for any, the policy if its new
+--            unique key is taken (see include/unique_policy.lua)
 -- Returns  a code for each: 'd' done, 'c' it has another record or due, 'k' another message has its
 --          new unique key, 'w' it is ready already, 'r' it is leased, 'u' unknown, 'x' the record
 --          to store is that of another message
@@ -39,13 +40,19 @@ local function key_in(unique)
   return unique and unique ~= '-' and string.sub(unique, 2) or nil
 end
 
--- Whether a message has a unique key.
-local function is_taken(key)
-  local id, message_id = read_owner(key)
-  return id and find_owner(id, message_id, key) ~= nil
+-- Whether another message has a unique key, maybe under another name of its task.
+local function is_taken(key, policy, id, message_id)
+  for _, each in ipairs(same_keys(key, policy)) do
+    local owner, owner_message_id = read_owner(each)
+    local is_own = owner == id and owner_message_id == message_id
+    if owner and not is_own and find_owner(owner, owner_message_id, each) then
+      return true
+    end
+  end
+  return false
 end
 
-local function swap(name, score, before, after, time_us)
+local function swap(name, score, before, after, policy, time_us)
   local old_step, message_id, old_task, old_start = read_record(before)
   local step, its_message_id, task, start = read_record(after)
   local id, label_message_id, _, unique, behind = read_label(after, start)
@@ -55,7 +62,7 @@ local function swap(name, score, before, after, time_us)
   end
   local _, _, _, old_unique, old_behind = read_label(before, old_start)
   local key, old_key = key_in(unique), key_in(old_unique)
-  if key and key ~= old_key and is_taken(key) then
+  if key and key ~= old_key and is_taken(key, policy, id, message_id) then
     return 'k'
   end
 
@@ -91,7 +98,7 @@ return answer_once(KEYS.answer, function()
   expect_type(KEYS.next_due, 'zset')
   local time_us = now_us()
   local codes = {}
-  for i = FIRST.swaps, #ARGV, 4 do
+  for i = FIRST.swaps, #ARGV, 5 do
     local name, before, wanted = ARGV[i], ARGV[i + 1], tonumber(ARGV[i + 3])
     local data, score = redis.call('HGET', ENTRIES, name), redis.call('ZSCORE', DUE, name)
     local code
@@ -100,7 +107,7 @@ return answer_once(KEYS.answer, function()
     elseif data ~= before or (wanted and due_at(score) ~= wanted) then
       code = 'c'
     else
-      code = swap(name, score, before, ARGV[i + 2], time_us)
+      code = swap(name, score, before, ARGV[i + 2], ARGV[i + 4], time_us)
     end
     codes[#codes + 1] = code
   end
