@@ -25,8 +25,8 @@ from tests.support.celery_changes import Snapshot
 
 ELSEWHERE = "delayq+redis://production.example.org:6379/0"
 
-#: What an app and its tasks keep from the first call on.
-KEPT_BY_CELERY = ("_after_fork_registered", "app.timezone", "_exec_options")
+#: What an app, its tasks and Python keep from the first call on.
+KEPT_BY_CELERY = ("_after_fork_registered", "app.timezone", "_exec_options", "__slotnames__")
 
 
 class AppWithItsOwnBroker(Celery):
