@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -60,22 +61,20 @@ def test_lateness_is_counted_by_the_step_of_the_start(delayq: DelayQ, filled: No
     assert (cut.is_cut, found.is_cut, len(cut.all) <= 10) == (True, False, True)
 
 
-@pytest.mark.usefixtures("filled")
-@pytest.mark.parametrize("columns", [20, 40, 80, 200])
-@pytest.mark.parametrize("by", ["queue", "task"])
-@pytest.mark.parametrize("step", ["minute", "hour", "day"])
-def test_charts_fit_and_have_all_numbers(
-    cli: CommandLine, step: str, by: str, columns: int
-) -> None:
-    ran = cli("plot", "--step", step, "--by", by, columns=columns)
+#: The numbers of tasks to come and of late runs, by step.
+NUMBERS = {"minute": (19, 100), "hour": (23, 101), "day": (23, 101)}
 
-    assert (ran.code, ran.err, CONTROLS.search(ran.out)) == (0, "", None)
-    assert max(map(len, ran.out.splitlines())) <= columns
-    shown = " ".join(ran.out.split())
-    due, late = {"minute": (19, 100), "hour": (23, 101), "day": (23, 101)}[step]
-    assert f"Load to come: {due} due in the next" in shown
-    assert f"Lateness: {late} runs started in the last" in shown
-    assert "█" in ran.out
+
+@pytest.mark.usefixtures("filled")
+def test_charts_fit_and_have_all_numbers(cli: CommandLine) -> None:
+    for step, by, columns in product(NUMBERS, ("queue", "task"), (20, 40, 80, 200)):
+        ran = cli("plot", "--step", step, "--by", by, columns=columns)
+        assert (ran.code, ran.err, CONTROLS.search(ran.out)) == (0, "", None)
+        assert max(map(len, ran.out.splitlines())) <= columns
+        shown, (due, late) = " ".join(ran.out.split()), NUMBERS[step]
+        assert f"Load to come: {due} due in the next" in shown
+        assert f"Lateness: {late} runs started in the last" in shown
+        assert "█" in ran.out
 
 
 @pytest.mark.usefixtures("filled")
