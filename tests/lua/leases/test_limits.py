@@ -11,7 +11,7 @@ import pytest
 from celery_delayq.store.leases import AcquireReply
 from celery_delayq.testing import wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
-from tests.lua.bench import FAR, Bench, bench, labelled
+from tests.lua.bench import DEFAULT, FAR, Bench, bench, labelled
 
 #: µs of an interval that does not pass in a test.
 HOUR = 3_600_000_000
@@ -235,3 +235,20 @@ def test_a_permit_that_comes_back_plans_a_look_at_other_queues(store: Bench) -> 
     store.ack("1:1")
     assert store.client.zscore("delayq:next_due", "other") is not None
     assert ids(store.acquire("2", queue="other")) == ["b"]
+
+
+def test_messages_without_limits_cost_no_command_of_lanes(store: Bench) -> None:
+    store.put(labelled("later", FAR))
+    store.become_due("later")
+    store.client.config_resetstat()
+    store.put(labelled("now", 0))
+    assert store.promote().moved == 1
+    store.wake_ready(store.ready_of([("q", DEFAULT)]))
+    acquired = store.acquire("1")
+    assert ids(acquired) == ["now", "later"]
+    store.ack("1:1", "1:2")
+
+    commands = {each.removeprefix("cmdstat_") for each in store.client.info("commandstats")}
+    assert "evalsha" in commands
+    # Scripts read lanes and permits by these commands.
+    assert not commands & {"zcount", "zlexcount", "zrangebylex", "zmscore", "zscan"}
