@@ -13,7 +13,12 @@ from uuid import uuid4
 
 from celery.canvas import Signature
 
-from celery_delayq.errors import ConfigError, PeriodicExists
+from celery_delayq.errors import (
+    BrokerTimeout,
+    BrokerUnavailable,
+    ConfigError,
+    PeriodicExists,
+)
 from celery_delayq.model.scheduled import Outcome
 from celery_delayq.periodic import policy
 from celery_delayq.periodic.code_entries import register_schedules
@@ -321,8 +326,7 @@ class PeriodicTasks:
 
         Unreadable entries are left out with a warning.
         """
-        records = entries_of(self._session.app, self._session.stores).all()
-        return _readable(starmap(read_entry, records))
+        return _readable(starmap(read_entry, self._records(self._session.stores)))
 
     def unreadable(self) -> builtins.list[UnreadableEntry]:
         """Return the entries that this process cannot read, with their errors, sorted by name.
@@ -332,8 +336,17 @@ class PeriodicTasks:
         return [entry for entry in self._all() if isinstance(entry, UnreadableEntry)]
 
     def _all(self) -> builtins.list[Periodic | UnreadableEntry]:
-        records = dict(entries_of(self._session.app, self._session.stores).all())
-        return [*starmap(read_entry, sorted(records.items()))]
+        return [*starmap(read_entry, sorted(dict(self._records(self._session.stores)).items()))]
+
+    def _records(self, stores: Stores) -> Iterator[tuple[str, str]]:
+        """Yield name and record of every entry, unordered; some may come twice."""
+        app = self._session.app
+        try:
+            yield from entries_of(app, stores).all()
+        except BrokerTimeout:
+            raise
+        except BrokerUnavailable:
+            yield from self._session.ask(lambda stores: [*entries_of(app, stores).all()])
 
     def next(self, name: str, count: int = 1) -> Sequence[datetime]:
         """Return the next ticks of an entry that are not scheduled yet; none for a paused entry.
@@ -416,8 +429,9 @@ def swap_entry(periodic: PeriodicTasks, before: Definition, after: Definition) -
         if not isinstance(stored, Periodic):
             outcome = Outcome.UNKNOWN if stored is None else Outcome.CHANGED
             return stored
-        is_same = stored.definition == before
-        outcome = Outcome.DONE if is_same or stored.definition == after else Outcome.CHANGED
+        text = stored.definition.dumps()
+        is_same = text == before.dumps()
+        outcome = Outcome.DONE if is_same or text == after.dumps() else Outcome.CHANGED
         return policy.change(stored, after, now, periodic._zone) if is_same else stored
 
     periodic._edit(before.name, edit)

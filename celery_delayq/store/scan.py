@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any, Literal, NamedTuple, cast
 
@@ -257,19 +257,32 @@ class ScanStore(StorePart):
         return answered(self._runner.run_all([Command.of("LLEN", name) for name in lists]))
 
     def messages(
-        self, name: str, start: int, end: int, limit: int, *, newest: bool = False
+        self,
+        name: str,
+        start: int,
+        end: int,
+        limit: int,
+        *,
+        newest: bool = False,
+        run: Callable[[Call], Any] | None = None,
     ) -> Iterator[list[bytes]]:
         """Yield messages of a list, up to *limit* at a time.
 
         The messages are those from index *start* to before *end*. Indexes begin at the oldest
         message or, with *newest*, at the newest. With *newest*, each message that stays in the list
         comes at least once, although workers take others meanwhile.
+
+        Parameters
+        ----------
+        run : Callable[[Call], Any] | None
+            Makes a call; None for the connection of this store.
         """
+        run = run or self._runner.run
         longest = 0
         while start < end:
             first = start if newest else -start - 1
             call = self.messages_call(name, first, min(limit, PAGE_MESSAGES, end - start), longest)
-            found = cut(*self._runner.run(call))
+            found = cut(*run(call))
             if not found:
                 return
             yield found

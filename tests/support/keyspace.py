@@ -18,6 +18,7 @@ local read = {
   set = function(key) return redis.call('SMEMBERS', key) end,
   hash = function(key) return redis.call('HGETALL', key) end,
   zset = function(key) return redis.call('ZRANGE', key, 0, -1, 'WITHSCORES') end,
+  stream = function(key) return redis.call('XRANGE', key, '-', '+') end,
 }
 local found = {}
 for _, pattern in ipairs(ARGV) do
@@ -43,7 +44,8 @@ def is_answer(key: bytes) -> bool:
 def look(client: Redis, *patterns: str) -> dict[bytes, Any]:
     """Return every key that fits a pattern, with its value, all at one moment.
 
-    Values are bytes, lists, sets, dicts of hashes, and dicts of scores in their order.
+    Values are bytes, lists, sets, dicts of hashes, of scores in their order, and of the entries of
+    streams by id.
     """
     values: dict[bytes, Callable[[Any], Any]] = {
         b"string": lambda value: value,
@@ -51,6 +53,7 @@ def look(client: Redis, *patterns: str) -> dict[bytes, Any]:
         b"set": set,
         b"hash": lambda items: dict(zip(items[::2], items[1::2], strict=True)),
         b"zset": lambda items: dict(zip(items[::2], map(float, items[1::2]), strict=True)),
+        b"stream": dict,
     }
     return {key: values[kind](found) for key, kind, found in client.eval(_LOOK, 0, *patterns)}
 

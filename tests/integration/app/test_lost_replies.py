@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -28,6 +28,7 @@ from tests.integration.conftest import Through
 from tests.support.dead_letters import fill
 from tests.support.keyspace import snapshot
 from tests.support.proxy import Fault
+from tests.support.runs import finished
 
 ETA = datetime(2100, 1, 1, tzinfo=timezone.utc)
 
@@ -211,13 +212,50 @@ OPERATIONS: dict[str, Operation] = {
     "periodic import": Operation(nothing, taken_over),
 }
 
-#: Public methods that change nothing in Redis, and `schedule_many`, which says that it tells of
+
+def waiting(stage: Stage) -> None:
+    """Scheduled, ready and dead tasks, a finished run, and periodic entries."""
+    schedule(stage)
+    dead_letters(stage)
+    entry(stage)
+    for n in range(3):
+        stage.app.send_task("tasks.add", (n, n), task_id=f"ready-{n}")
+    stage.delayq.pause(task="tasks.add")
+    stage.delayq.store.history.add("me", 1, 100, [finished("run", 1)])
+
+
+def names_of(found: Iterable[Any]) -> list[str]:
+    """Return the ids of what was read, or the names of periodic entries."""
+    return [getattr(each, "name", None) or each.id for each in found]
+
+
+#: Public methods that only read; a lost reply changes nothing of what they return.
+READERS: dict[str, Operation] = {
+    "get": Operation(waiting, lambda q, _: names_of([q.get("id-0")])),
+    "find": Operation(waiting, lambda q, _: names_of(q.find("id-0"))),
+    "list": Operation(waiting, lambda q, _: names_of(q.list())),
+    "entries": Operation(waiting, lambda q, _: names_of(q.entries(page=2))),
+    "count": Operation(waiting, lambda q, _: q.count(ADDS)),
+    "paused": Operation(waiting, lambda q, _: [*q.paused().tasks]),
+    "stats": Operation(waiting, lambda q, _: (q.stats().scheduled, q.stats().dead)),
+    "dead_letter": Operation(waiting, lambda q, _: names_of([q.dead_letter("celery-000001")])),
+    "dead_letters": Operation(waiting, lambda q, _: sorted(names_of(q.dead_letters()))),
+    "count_dead": Operation(waiting, lambda q, _: q.count_dead()),
+    "history": Operation(waiting, lambda q, _: names_of(q.history())),
+    "why": Operation(waiting, lambda q, _: names_of([q.why("id-0"), q.why("ready-0")])),
+    "compat": Operation(waiting, lambda q, _: [q.compat().looked, q.compat().fails]),
+    "periodic.get": Operation(waiting, lambda q, _: names_of([q.periodic.get("hourly")])),
+    "periodic.list": Operation(waiting, lambda q, _: names_of(q.periodic.list())),
+    "periodic.iterate": Operation(waiting, lambda q, _: names_of(q.periodic.iterate())),
+    "periodic.unreadable": Operation(waiting, lambda q, _: names_of(q.periodic.unreadable())),
+    "periodic.next": Operation(waiting, lambda q, _: q.periodic.next("hourly")),
+}
+
+#: Public methods without calls to Redis, and `schedule_many`, which says that it tells of
 #: duplicates when the reply to a first attempt was lost (`test_schedule_many.py`).
 OTHERS = {
-    *("get", "find", "list", "entries", "count", "paused", "stats", "schedule_many", "close"),
-    *("dead_letter", "count_dead", "history", "init_app", "of", "context", "why", "compat"),
-    *("add_context_provider", "current_context"),
-    *(f"periodic.{each}" for each in ("get", "list", "iterate", "unreadable", "next")),
+    *("schedule_many", "close", "init_app", "of", "context", "add_context_provider"),
+    "current_context",
 }
 
 
@@ -232,7 +270,8 @@ def public(kind: type, prefix: str = "") -> set[str]:
 def test_every_change_is_here() -> None:
     here = {name.partition(",")[0] for name in OPERATIONS} - {"periodic import"}
 
-    assert here | OTHERS == public(DelayQ) | public(PeriodicTasks, "periodic.")
+    every = public(DelayQ) | public(PeriodicTasks, "periodic.")
+    assert here | {*READERS} | OTHERS == every | {"dead_letters"}
     assert not here & OTHERS
 
 
@@ -271,7 +310,8 @@ def left_in(stage: Stage) -> dict[str, Any]:
         elif isinstance(value, list):
             ids = [json.loads(each)["headers"]["id"] if each else "" for each in value]
             seen[name] = [named(id.encode()) for id in ids]
-        elif not (key.startswith("_kombu.") or key.endswith(":readers")):  # those are times
+        # The names of others are times.
+        elif not (key.startswith("_kombu.") or key.endswith((":readers", ":history"))):
             seen[name] = sorted(map(named, value)) if isinstance(value, (dict, set)) else None
     return seen
 
@@ -293,18 +333,21 @@ def revoked_ids() -> Iterator[list[str]]:
 #: Those that run in each tier: one of each way in which a repeat may go wrong.
 SHORT = {
     *("cancel", "cancel_all", "cancel_ids", "reschedule, by", "pause, task"),
-    *("import_from", "import_dead", "purge_all"),
+    *("import_from", "import_dead", "purge_all", "compat", "periodic.list"),
 }
 
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=() if name in SHORT else pytest.mark.full) for name in OPERATIONS],
+    [
+        pytest.param(name, marks=() if name in SHORT else pytest.mark.full)
+        for name in (*OPERATIONS, *READERS)
+    ],
 )
 def test_a_lost_reply_changes_nothing_of_what_is_done_and_told(
     name: str, app: Celery, through: Through, delayq_redis: RedisUnderTest, tmp_path: Path
 ) -> None:
-    operation = OPERATIONS[name]
+    operation = {**OPERATIONS, **READERS}[name]
     proxy, delayq = through()
 
     def run(which: str, *lost: Any) -> Seen:
