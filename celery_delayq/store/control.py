@@ -62,6 +62,9 @@ EXISTS_BATCH = 100
 #: Most revoked ids that one call reads or looks for.
 REVOKED_BATCH = 1000
 
+#: Bytes of records after which a page ends: whoever reads a page may have to hold twice as many.
+MAX_PAGE_BYTES = 4_000_000
+
 #: Most calls in a row without an entry for a page: entries of other priorities are skipped.
 MAX_EMPTY_CALLS = 4
 
@@ -139,7 +142,8 @@ class ControlStore(StorePart):
     ) -> Steps[FoundPage]:
         """Return up to *limit* entries, sorted by due.
 
-        With a priority, or if entries were moved, a page that is not the last one may be shorter.
+        With a priority, with large records, or if entries were moved, a page that is not the last
+        one may be shorter.
 
         Parameters
         ----------
@@ -155,7 +159,7 @@ class ControlStore(StorePart):
         stretch = Stretch.of(queue, where, began).finite()._replace(after=after, upto=upto)
         entries: list[ListedEntry] = []
         last_due: int | None = None
-        empty = 0
+        empty = size = 0
         while True:
             some = limit - len(entries)
             call = self._scan.part_call(
@@ -166,7 +170,9 @@ class ControlStore(StorePart):
             last_due = last_due if stretch.after else part.last_due
             empty = 0 if found else empty + 1
             entries += found
-            if part.end is None or empty == MAX_EMPTY_CALLS or len(entries) == limit:
+            size += sum(len(each.record) for each in found)
+            is_full = len(entries) == limit or size >= MAX_PAGE_BYTES
+            if part.end is None or empty == MAX_EMPTY_CALLS or is_full:
                 return FoundPage(entries, part.end, last_due)
             stretch = stretch._replace(after=part.end)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -129,27 +128,6 @@ def test_pages_follow_each_other(app: Celery, delayq: DelayQ) -> None:
 
     assert (report.number, report.fails, seen) == (1300, 1300, [500, 1000])
     assert [len(row.ids) for row in report.rows] == [MAX_EXAMPLES]
-
-
-def test_memory_does_not_grow_with_the_number_of_messages(delayq: DelayQ) -> None:
-    def peak() -> int:
-        tracemalloc.start()
-        report = delayq.compat()
-        most = tracemalloc.get_traced_memory()[1]
-        tracemalloc.stop()
-        assert report.fails == report.number
-        return most
-
-    def add(number: int) -> None:
-        items = [{"args": ("x" * 500,), "countdown": 3600} for _ in range(number)]
-        delayq.schedule_many(items, task="tasks.add")
-
-    add(1000)
-    peak()  # what is imported and remembered once
-    small = peak()
-    add(9000)
-
-    assert peak() < 1.5 * small
 
 
 def test_rows_are_bounded(app: Celery, delayq: DelayQ, monkeypatch: pytest.MonkeyPatch) -> None:
