@@ -9,7 +9,7 @@ from typing import Any
 from celery import Celery
 from redis import Redis
 
-from celery_delayq import DelayQ
+from celery_delayq import DelayQ, Limit
 from tests.apps.settings import new_app
 
 #: The tasks by their names without the first part.
@@ -68,8 +68,10 @@ def tasks_of(app: Celery, version: str) -> Celery:
         note(self, key="total", version=VERSION)
         return len(numbers)
 
+    limit = os.environ.get("CODE_RATE")
+    limits = {"limit": Limit("one", rate=limit)} if limit else {}
     of_key = {"unique_key": "{key}", "unique_scope": "done"}
-    app.task(name=f"{first}.remind", bind=True, shared=False)(remind)
+    app.task(name=f"{first}.remind", bind=True, shared=False, **limits)(remind)
     app.task(name=f"{first}.unique", bind=True, shared=False, **of_key)(unique)
     app.task(name=f"{first}.failed", shared=False)(failed)
     app.task(name=f"{first}.retried", bind=True, shared=False, **of_key)(retried)

@@ -10,6 +10,7 @@ import pytest
 from celery import Celery, chain, chord
 
 from celery_delayq import DelayQ
+from celery_delayq.errors import UniqueConflict
 from celery_delayq.testing import WorkerProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.apps.renamed_tasks import VERSIONS, extend
@@ -26,9 +27,9 @@ class RenamedScene(AppScene):
 
     module, pool, concurrency = "renamed_tasks", "threads", 2
 
-    def start_version(self, version: str, **options: Any) -> WorkerProcess:
-        """Start a worker of a version."""
-        return self.start(env={"CODE_VERSION": version}, **options)
+    def start_version(self, version: str, rate: str = "", **options: Any) -> WorkerProcess:
+        """Start a worker of a version; its task ``remind`` has a limit with that *rate*."""
+        return self.start(env={"CODE_VERSION": version, "CODE_RATE": rate}, **options)
 
     def ran(self) -> list[tuple[str, str]]:
         """Return the name of the task of each run, and its key."""
@@ -165,6 +166,57 @@ def test_filters_of_dead_letters_find_former_names(
     if broker.name != "rabbitmq":  # there a dead letter has the present name
         assert ids(new, "shop.remind") == ["old"]
         assert ids(old, "mail.remind") == ["new"]
+
+
+def test_the_retry_of_a_former_name_has_the_unique_key_of_the_task(
+    renamed_scene: RenamedScene, client: Version, broker: Broker
+) -> None:
+    if broker.name == "rabbitmq":
+        pytest.skip("RabbitMQ has no unique keys")
+    old, prepared, new = client("before"), client("prepared"), client("renamed")
+    delayq, there = DelayQ.of(new), {"queue": broker.queues[0]}
+    sent = old.tasks["shop.retried"].apply_async(("k",), **there)
+    renamed_scene.start_version("renamed")
+
+    def is_retried() -> bool:
+        entry = delayq.get(sent.id)
+        return entry is not None and entry.state == "scheduled"
+
+    wait_until(is_retried, TIMEOUT, "its retry is scheduled")
+
+    entry = delayq.get(sent.id)
+    assert entry is not None
+    assert (entry.task, entry.unique_key) == ("mail.retried", "mail.retried:k")
+    for task in (new.tasks["mail.retried"], prepared.tasks["shop.retried"]):
+        with pytest.raises(UniqueConflict, match=sent.id):
+            task.apply_async(("k",), countdown=3600, on_conflict="error", **there)
+    assert delayq.run_now(sent.id)
+    assert sent.get(timeout=TIMEOUT) == "k"
+    assert renamed_scene.ran() == [("mail.retried", "k")] * 2
+    # Now it is free.
+    wait_until(lambda: delayq.get(sent.id) is None, TIMEOUT, "it is acknowledged")
+    options = {"countdown": 3600, "on_conflict": "error", **there}
+    assert new.tasks["mail.retried"].apply_async(("k",), **options).id
+
+
+def test_the_limit_of_a_task_holds_for_its_former_name(
+    renamed_scene: RenamedScene, client: Version, broker: Broker
+) -> None:
+    if broker.name == "rabbitmq":
+        pytest.skip("RabbitMQ has no limits")
+    old, delayq = client("before"), DelayQ.of(client("renamed"))
+    for number in range(4):
+        old.tasks["shop.remind"].apply_async((number,), queue=broker.queues[0])
+
+    renamed_scene.start_version("renamed", rate="1/h")
+
+    def are_held() -> bool:
+        return [each.state for each in delayq.entries()] == ["held"] * 3
+
+    wait_until(are_held, TIMEOUT, "all but one wait for the limit")
+    renamed_scene.wait_runs(1)
+    assert {each.limit for each in delayq.entries()} == {"one"}
+    assert [task for task, _ in renamed_scene.ran()] == ["mail.remind"]
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import asyncio
 import datetime as dt
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +26,13 @@ from celery_delayq.errors import (
     RecordError,
 )
 from celery_delayq.model.changes.body import Body
-from celery_delayq.model.changes.record import edited_record
-from celery_delayq.model.envelope import Record, due_of_eta, limit_of, own_of
+from celery_delayq.model.envelope import (
+    Record,
+    due_of_eta,
+    limit_of,
+    own_of,
+)
 from celery_delayq.model.limits.of_app import AppLimits
-from celery_delayq.schedule import update
 from celery_delayq.testing import wait_until
 from tests.apps.update_tasks import SERIALIZERS, register_auth, tasks_of
 from tests.integration.conftest import MakeApp, stored
@@ -445,96 +448,6 @@ def test_all_with_the_id_are_changed_or_those_of_one_queue(delayq: DelayQ, note:
     ]
     assert delayq.update("a", args=["newer"]) is Outcome.DONE
     assert [each.args for each in delayq.find("a")] == [["newer"]] * 3
-
-
-def send_again(delayq: DelayQ) -> None:
-    delayq.cancel("a")
-    send(delayq.app.tasks["note"], args=("again",))
-
-
-#: By name: what another process does after the record was read, the outcome, and what is left.
-MEANWHILE: dict[str, tuple[Callable[[DelayQ], object], Outcome, Any]] = {
-    "other args": (lambda q: q.update("a", args=["other"]), Outcome.DONE, (["new"], "old")),
-    "other kwargs": (
-        lambda q: q.update("a", kwargs={"text": "other"}),
-        Outcome.DONE,
-        (["new"], "other"),
-    ),
-    "moved": (lambda q: q.reschedule("a", by=60), Outcome.DONE, (["new"], "old")),
-    "cancelled": (lambda q: q.cancel("a"), Outcome.UNKNOWN, None),
-    "run": (lambda q: q.run_now("a"), Outcome.READY, None),
-    "sent again": (
-        send_again,
-        Outcome.DONE,
-        (["new"], "old"),
-    ),
-}
-
-
-@pytest.mark.parametrize("what", MEANWHILE)
-def test_who_wins_is_exact(
-    delayq: DelayQ, note: Any, monkeypatch: pytest.MonkeyPatch, what: str
-) -> None:
-    send(note)
-    meanwhile, outcome, left = MEANWHILE[what]
-    edited, done = edited_record, list[str]()
-
-    def after_others(*args: Any) -> bytes:
-        record = edited(*args)
-        if not done:
-            done.append(what)
-            meanwhile(delayq)
-        return record
-
-    monkeypatch.setattr(update, "edited_record", after_others)
-
-    assert delayq.update("a", args=["new"]) is outcome
-    found = delayq.get("a")
-    kwargs = None if found is None else found.kwargs
-    assert (found and kwargs and (found.args, kwargs["text"])) == left
-
-
-def test_others_that_never_stop_change_it_first(
-    delayq: DelayQ, note: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    send(note)
-    edited = edited_record
-
-    def after_others(*args: Any) -> bytes:
-        record = edited(*args)
-        with monkeypatch.context() as patch:
-            patch.setattr(update, "edited_record", edited)
-            delayq.update("a", headers={"x": len(calls)})
-        calls.append(1)
-        return record
-
-    calls: list[int] = []
-    monkeypatch.setattr(update, "edited_record", after_others)
-
-    assert delayq.update("a", args=["new"]) is Outcome.CHANGED
-    assert len(calls) == update.UPDATE_ATTEMPTS
-
-
-def test_many_at_once_lose_no_change(delayq: DelayQ, note: Any) -> None:
-    send(note)
-    outcomes: list[Outcome] = []
-
-    def set_header(n: int) -> None:
-        outcome = Outcome.CHANGED
-        while outcome is Outcome.CHANGED:
-            outcome = delayq.update("a", headers={f"h{n}": n})
-        outcomes.append(outcome)
-
-    threads = [threading.Thread(target=set_header, args=(n,)) for n in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
-    assert outcomes == [Outcome.DONE] * 8
-    found = delayq.get("a")
-    assert found is not None
-    assert [found.headers[f"h{n}"] for n in range(8)] == [*range(8)]
 
 
 # -- unique keys and limits
