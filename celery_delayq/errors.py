@@ -211,7 +211,7 @@ class InvalidFilter(DelayQError, ValueError):
 
 
 class InvalidCursor(DelayQError, ValueError):
-    """A cursor was not returned by ``list``, or belongs to another filter.
+    """A text is no cursor of a list, a rename or a rewrite, or a cursor of another one.
 
     Cure: Begin again without a cursor, or give each page the filter of the first one.
     """

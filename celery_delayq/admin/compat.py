@@ -14,7 +14,8 @@ from kombu.serialization import prepare_accept_content
 
 from celery_delayq.deadletters.client import DeadLetters
 from celery_delayq.deadletters.stream import StreamDeadLetters
-from celery_delayq.errors import ConfigError, InvalidETA, RecordError, TransferError
+from celery_delayq.errors import InvalidETA, RecordError, TransferError
+from celery_delayq.integration.send_task import imported_tasks
 from celery_delayq.model.compat import MessageChecker, Problem
 from celery_delayq.model.compat.binding import Level, Verdict
 from celery_delayq.model.compat.calls import Part
@@ -29,6 +30,7 @@ from celery_delayq.store.error_text import describe_error
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.paging import counts_of, listed_pages, queues_of
 from celery_delayq.store.scan import PAGE_MESSAGES
+from celery_delayq.store.scripting.calls import Call
 from celery_delayq.store.session import Session
 from celery_delayq.store.stores import Stores
 from celery_delayq.transfer.dead_letter_row import DeadLetterRow
@@ -274,12 +276,7 @@ def compat(
 
 
 def _checker_of(app: Celery, *, unpickle: bool) -> MessageChecker:
-    try:
-        app.loader.import_default_modules()
-        app.finalize(auto=True)
-        tasks = app.tasks
-    except Exception as exc:  # a module may raise anything
-        raise ConfigError(f"a module cannot be imported: {type(exc).__name__}: {exc}") from exc
+    tasks = imported_tasks(app)
     renames = renames_of(app)
     renames.check_tasks(tasks)
     accept = prepare_accept_content(app.conf.accept_content or ())
@@ -335,11 +332,15 @@ def _ready(
     session: Session, checker: MessageChecker, queue: str, layout: Layout
 ) -> Iterator[_Waiting]:
     """Yield the ready messages of a queue. Workers may take some meanwhile."""
-    store = session.stores.of(queue)
+
+    def run(call: Call) -> Any:
+        return session.ask(lambda stores: stores.of(queue).run(call))
+
+    store = session.ask(lambda stores: stores.of(queue))
     lists = [store.keys.ready(queue, step, layout) for step in layout.steps]
     quarantined = store.keys.queue(queue).quarantined
     for name in (quarantined, *lists):
-        pages = store.scan.messages(name, 0, sys.maxsize, PAGE_MESSAGES, newest=True)
+        pages = store.scan.messages(name, 0, sys.maxsize, PAGE_MESSAGES, newest=True, run=run)
         for data in chain.from_iterable(pages):
             message = _decoded(split_leased(data)[1] if name == quarantined else data)
             yield _Waiting("ready", *_id_and_due(message), checker.message_problems(message))
@@ -370,8 +371,7 @@ def _periodic(session: Session, checker: MessageChecker, queues: Queues) -> Iter
     for each in periodic.list():
         its = each.definition
         if each.status != "ended" and (queues is None or queue_of(session.app, its) in queues):
-            names = ("task", "args", "kwargs", "options")
-            problems = checker.signature_problems({name: getattr(its, name) for name in names})
+            problems = checker.signature_problems(its.signature)
             yield _Waiting("periodic", each.name, each.state.next_tick, problems)
 
 

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
-import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from functools import partial
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import uuid4
 
 from celery_delayq.deadletters.client import DeadLetters
 from celery_delayq.errors import ConfigError, DelayQError, InvalidCursor, RecordError
+from celery_delayq.integration.send_task import imported_tasks
 from celery_delayq.model import envelope
 from celery_delayq.model.changes.calls import (
     Rewrite,
@@ -25,6 +22,7 @@ from celery_delayq.model.changes.calls import (
     RewrittenMessage,
     WaitingCall,
     WaitingPlace,
+    is_same,
 )
 from celery_delayq.model.changes.record import edited_record
 from celery_delayq.model.dead_letter import DeadFilter, DeadLetter
@@ -36,9 +34,19 @@ from celery_delayq.model.lookup import (
     Position,
     StatusCode,
     Swap,
+    to_bytes,
 )
-from celery_delayq.model.names import check_name
-from celery_delayq.model.scheduled import OUTCOMES, Filter, Outcome, moment
+from celery_delayq.model.names import check_name, filter_of
+from celery_delayq.model.payload import json_form
+from celery_delayq.model.scheduled import (
+    OUTCOMES,
+    Filter,
+    Outcome,
+    PlaceFields,
+    moment,
+    pack_cursor,
+    unpack_cursor,
+)
 from celery_delayq.periodic.client import PeriodicTasks, changed_entry, swap_entry
 from celery_delayq.periodic.definition import API_SOURCE, Definition
 from celery_delayq.periodic.places import queue_of
@@ -50,8 +58,12 @@ from celery_delayq.store.paging import counts_of, queues_of
 from celery_delayq.store.schedule import Store
 from celery_delayq.store.session import Session
 from celery_delayq.store.stores import Stores
-from celery_delayq.utils import foreign, message_json
-from celery_delayq.utils.portions import batches
+from celery_delayq.utils import message_json
+from celery_delayq.utils.foreign import FOREIGN_ERRORS
+from celery_delayq.utils.portions import batches, portions
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 #: Entries that are read at once.
 PAGE_ENTRIES = 500
@@ -93,7 +105,11 @@ class RewriteOutcome(NamedTuple):
     def as_dict(self) -> dict[str, Any]:
         """Return the outcome as JSON types."""
         calls = [
-            {"part": each.before.part, "task": each.before.task, "changes": {**each.changes}}
+            {
+                "part": each.before.part,
+                "task": each.before.task,
+                "changes": {name: json_form(value) for name, value in each.changes.items()},
+            }
             for each in self.calls
         ]
         return {
@@ -149,8 +165,9 @@ class RewriteReport:
 
     @property
     def is_complete(self) -> bool:
-        """Whether all were looked at, and all changes were made."""
-        return self.cursor is None and not self.failed and self.outcomes.total() == self.done
+        """Whether all were looked at, also the calls inside them, and all changes were made."""
+        is_done = self.outcomes.total() == self.done and not self.failed
+        return self.cursor is None and is_done and not self.undecoded
 
     def as_dict(self) -> dict[str, Any]:
         """Return the report as JSON types."""
@@ -179,8 +196,9 @@ class RewriteReport:
 class _Cursor(NamedTuple):
     """The place behind the last message that was looked at.
 
-    *key* is its due time, or that of its death (ms). *began* is the time at which the reading of
-    the schedule began (µs).
+    *key* is its due time, or that of its death (ms). *name* is that of the entry, the id of the
+    dead letter, or the name of the periodic entry. *began* is the time at which the reading of the
+    schedule began (µs).
     """
 
     place: WaitingPlace
@@ -191,19 +209,17 @@ class _Cursor(NamedTuple):
 
     def pack(self, what: str) -> str:
         """Return the cursor as a text that is valid for the same rewrite only."""
-        data = json.dumps([what, *self]).encode("utf-8", "surrogateescape")
-        return base64.urlsafe_b64encode(data).decode().rstrip("=")
+        return pack_cursor([what, *self])
 
     @classmethod
     def unpack(cls, text: Any, what: str) -> _Cursor:
         """Read what :meth:`pack` wrote (InvalidCursor)."""
         try:
-            data = base64.b64decode(text + "=" * (-len(text) % 4), altchars="-_", validate=True)
-            packed, place, queue, key, name, began = foreign.loads(data)
+            packed, place, queue, key, name, began = unpack_cursor(text)
             cursor = cls(place, str(queue), int(key), str(name), int(began))
             if place not in _PLACES:
                 raise ValueError(place)
-        except (ValueError, TypeError, OverflowError, RecursionError, binascii.Error) as exc:
+        except FOREIGN_ERRORS as exc:
             raise InvalidCursor(
                 f"resume={text!r} is no cursor: give the cursor of an interrupted rewrite"
             ) from exc
@@ -223,6 +239,7 @@ def rename(
     former: str,
     name: str,
     *,
+    queue: str | None = None,
     dry_run: bool = False,
     unpickle: bool = False,
     resume: str | None = None,
@@ -240,13 +257,17 @@ def rename(
     ----------
     former, name : str
         The former name, and the new one.
-    others
+    queue : str | None
+        Only messages of this queue, and no pause: another app may have a task of the former name.
+    dry_run, unpickle, resume, stop_on_error, on_outcome, progress
         As for :meth:`rewrite`.
 
     Raises
     ------
     InvalidFilter
-        A name is empty or no text, or both are the same.
+        A name is empty or no text.
+    ConfigError
+        A name is None, both names are the same, or a module of the app cannot be imported.
     InvalidCursor
         *resume* is no cursor of this rename.
     """
@@ -260,15 +281,15 @@ def rename(
     run = _Run(
         session,
         rewriter,
-        Filter(),
-        f"rename {former!r} to {name!r}",
+        Filter(queue),
+        f"rename {former!r} to {name!r}" + ("" if queue is None else f" in queue {queue!r}"),
         dry_run=dry_run,
         unpickle=unpickle,
         stop_on_error=stop_on_error,
         on_outcome=on_outcome,
         progress=progress,
     )
-    if former in session.ask(lambda stores: stores.controls()).tasks:
+    if queue is None and former in session.ask(lambda stores: stores.controls()).tasks:
         run.report.pauses.append(name)
         if not dry_run:
             token = uuid4().hex
@@ -278,19 +299,17 @@ def rename(
 
 def rewrite(
     session: Session,
+    /,
     function: Rewrite,
+    filter: Filter | None = None,
     *,
-    queue: str | None = None,
-    task: str | None = None,
-    due_from: datetime | str | None = None,
-    due_to: datetime | str | None = None,
-    priority: int | None = None,
     dry_run: bool = False,
     unpickle: bool = False,
     resume: str | None = None,
     stop_on_error: bool = False,
     on_outcome: Callable[[RewriteOutcome], object] | None = None,
     progress: Progress | None = None,
+    **fields: Unpack[PlaceFields],
 ) -> RewriteReport:
     """Rewrite the calls that wait by a function.
 
@@ -307,13 +326,10 @@ def rewrite(
     function : Callable[[WaitingCall], Mapping[str, Any] | None]
         Gets a call, and returns its changes by name or None: ``task``, ``args`` and ``kwargs``; for
         the call of a message also ``priority``, ``expires`` and ``headers``, as for ``update``.
-    queue : str | None
-        Only messages of this queue.
-    task : str | None
-        Only calls of this task or of its former names, also inside messages of other tasks.
-    due_from, due_to, priority
-        Only messages with this due time or priority step, as in a ``Filter``. Dead letters and
-        periodic entries are left out then.
+    filter : Filter | None
+        Only messages of its ``queue``, with its due times and its ``priority``. Dead letters and
+        periodic entries have neither, and are left out with these. With a ``task``: only calls of
+        this task or of its former names, also inside messages of other tasks. No ``arg``.
     dry_run : bool
         Call the function, and change nothing.
     unpickle : bool
@@ -326,7 +342,9 @@ def rewrite(
     on_outcome : Callable[[RewriteOutcome], object] | None
         Called for each message with changes or an error.
     progress : Callable[[RewriteReport], object] | None
-        Called after each page of 500 messages.
+        Called after each page of at most 500 messages.
+    **fields
+        Fields of a :class:`~celery_delayq.model.scheduled.Filter`, in its place.
 
     Returns
     -------
@@ -336,16 +354,17 @@ def rewrite(
     Raises
     ------
     InvalidFilter, InvalidETA
-        A part of the filter is wrong.
+        A part of the filter is wrong, or both a filter and fields are given.
     InvalidCursor
         *resume* is no cursor of this rewrite.
     ConfigError
-        *function* cannot be called.
+        *function* cannot be called, or a module of the app cannot be imported.
     """
     if not callable(function):
         raise ConfigError(f"function={function!r}: expected a function of a call")
-    filter = Filter(queue, task, due_from, due_to, priority)
-    names = () if task is None else session.renames.names(task)
+    filter = filter_of(Filter, filter, fields, rewrite)
+    filter.where()
+    names = () if filter.task is None else session.renames.names(filter.task)
     what = getattr(function, "__qualname__", type(function).__name__)
     run = _Run(
         session,
@@ -380,6 +399,7 @@ class _Run:
         self.report = RewriteReport(dry_run)
         self._session = session
         app = session.app
+        imported_tasks(app)  # the editor knows the arguments, keys and limits of these
         self._rewriter = new_rewriter(
             lambda changes: editor_of(app, changes_of(app, unpickle=unpickle, **changes)),
             unpickle=unpickle,
@@ -448,6 +468,8 @@ class _Run:
             self._rewrite_entries(queue, layout, page.entries)
             start = page.end
             if start is None:
+                # Behind this queue, and before all others.
+                yield _Cursor("scheduled", f"{queue}\0", began=began)
                 return
             key, name = start.key_and_name
             yield _Cursor("scheduled", queue, key, name, began)
@@ -455,7 +477,7 @@ class _Run:
     def _rewrite_entries(self, queue: str, layout: Layout, entries: Sequence[ListedEntry]) -> None:
         found: list[tuple[RewriteOutcome, Swap]] = []
         for entry in entries:
-            whole = WaitingCall(task="", id=entry.id, queue=queue, due=moment(entry.due_ms))
+            call = WaitingCall(task="", id=entry.id, queue=queue, due=moment(entry.due_ms))
 
             def edited(changed: RewrittenMessage, data: bytes = entry.record) -> bytes:
                 return edited_record(data, changed.apply, layout.step_of)
@@ -464,7 +486,7 @@ class _Run:
                 message = Record.unpack(entry.record).message
             except RecordError:
                 message = b""
-            if looked := self._look(message, whole, edited):
+            if looked := self._look(message, call, edited):
                 outcome, after = looked
                 names = self._session.renames.all_names(Record.unpack(after).task)
                 found.append((outcome, Swap(entry.name, entry.record, after, names=names)))
@@ -493,58 +515,65 @@ class _Run:
         if filter != Filter(filter.queue, filter.task):
             return
         dead_letters = DeadLetters(self._session)
-        died_from = moment(cursor.key) if cursor.key else None
-        wanted = DeadFilter(filter.queue, died_from=died_from)
+        wanted = DeadFilter(filter.queue, died_from=moment(cursor.key) if cursor.key else None)
         self._count_total(dead_letters.count(wanted))
-        for some in batches(dead_letters(wanted), DEAD_LETTER_BATCH):
+
+        def is_behind(each: DeadLetter) -> bool:
+            is_later = each.dead_lettered.died_ms != cursor.key
+            place = cursor.queue, to_bytes(cursor.name)
+            return is_later or (each.queue, to_bytes(each.id)) > place
+
+        behind = (each for each in dead_letters(wanted) if is_behind(each))
+        for some in portions(behind, DEAD_LETTER_BATCH, lambda each: len(each.dead_lettered.data)):
             by_queue: dict[str, list[DeadLetter]] = {}
             for each in some:
                 by_queue.setdefault(each.queue, []).append(each)
             for queue, its in by_queue.items():
                 self._rewrite_dead_letters(queue, its)
-            yield _Cursor("dead", key=some[-1].dead_lettered.died_ms)
+            last = some[-1]
+            yield _Cursor("dead", last.queue, last.dead_lettered.died_ms, last.id)
 
     def _rewrite_dead_letters(self, queue: str, dead_letters: Sequence[DeadLetter]) -> None:
         found: list[tuple[RewriteOutcome, Swap]] = []
         for each in dead_letters:
             before = each.dead_lettered
-            whole = WaitingCall(task="", id=each.id, queue=queue, place="dead")
-            if looked := self._look(
-                before.message, whole, partial(_edited_message, before.message)
-            ):
+            call = WaitingCall(task="", id=each.id, queue=queue, place="dead")
+            if looked := self._look(before.message, call, partial(_edited_message, before.message)):
                 outcome, message = looked
                 head = before.data[: len(before.data) - len(before.message)]
                 found.append((outcome, Swap(each.id, before.data, head + message)))
         self._swap(queue, found, attrgetter("dead_letters"))
 
-    def _periodic(self, _: _Cursor) -> Iterator[_Cursor]:
-        """Rewrite the periodic entries that calls have added."""
+    def _periodic(self, cursor: _Cursor) -> Iterator[_Cursor]:
+        """Rewrite the periodic entries that calls have added; yield the cursor behind each page."""
         filter, app = self._filter, self._session.app
         if filter != Filter(filter.queue, filter.task):
             return
         periodic = PeriodicTasks(self._session)
         entries = [
             each
-            for each in self._session.ask(lambda _: periodic.list(API_SOURCE))
-            if each.status != "ended" and filter.queue in (None, queue_of(app, each.definition))
+            for each in periodic.list(API_SOURCE)
+            if each.status != "ended"
+            and each.name > cursor.name
+            and filter.queue in (None, queue_of(app, each.definition))
         ]
         self._count_total(len(entries))
-        for each in entries:
-            self._rewrite_periodic(periodic, each.definition)
-        yield _Cursor("periodic")
+        for some in batches(entries, PAGE_ENTRIES):
+            for each in some:
+                self._rewrite_periodic(periodic, each.definition)
+            yield _Cursor("periodic", name=some[-1].name)
 
     def _rewrite_periodic(self, periodic: PeriodicTasks, definition: Definition) -> None:
         self.report.looked += 1
-        names = ("task", "args", "kwargs", "options")
-        signature = {name: getattr(definition, name) for name in names}
-        whole = WaitingCall(task=definition.task, id=definition.name, place="periodic")
+        signature = definition.signature
+        call = WaitingCall(task=definition.task, id=definition.name, place="periodic")
         outcome = RewriteOutcome("periodic", "", definition.name, (), None)
         try:
-            new, calls = self._rewriter.rewritten_signature(signature, whole)
+            new, calls = self._rewriter.rewritten_signature(signature, call)
             if not calls:
                 return
             outcome = outcome._replace(calls=calls)
-            changes = {name: new[name] for name in names if new[name] != signature[name]}
+            changes = {name: new[name] for name in new if not is_same(new[name], signature[name])}
             changed = changed_entry(periodic, definition, changes)
             done = Outcome.DONE
             if not self.report.dry_run:
@@ -558,7 +587,7 @@ class _Run:
     def _look(
         self,
         data: bytes,
-        whole: WaitingCall,
+        call: WaitingCall,
         edited: Callable[[RewrittenMessage], bytes],
     ) -> tuple[RewriteOutcome, bytes] | None:
         """Return a message's changes and what :func:`edited` returns for them; None for none.
@@ -569,10 +598,10 @@ class _Run:
         message = _task_message(data)
         if message is None:
             return None
-        outcome = RewriteOutcome(whole.place, whole.queue, whole.id, (), None)
+        outcome = RewriteOutcome(call.place, call.queue, call.id, (), None)
         try:
-            whole = replace(whole, task=message["headers"]["task"])
-            changed = self._rewriter.rewritten(message, whole)
+            call = replace(call, task=message["headers"]["task"])
+            changed = self._rewriter.rewritten(message, call)
             if changed is None:
                 return None
             if changed.undecoded:
@@ -583,7 +612,9 @@ class _Run:
             return outcome._replace(outcome=Outcome.DONE), edited(changed)
         except (RewriteFailed, DelayQError) as exc:
             self._note(outcome._replace(problem=str(exc)))
-            return None
+        except Exception as exc:  # keys and models are code of the user
+            self._note(outcome._replace(problem=f"{type(exc).__name__}: {exc}"))
+        return None
 
     def _count_total(self, number: int) -> None:
         self.report.total = (self.report.total or 0) + number
@@ -604,8 +635,8 @@ def _task_message(data: bytes) -> Any:
         envelope.check_envelope(message)
     except RecordError:
         return None
-    is_meant = envelope.is_task(message) and isinstance(message["headers"]["task"], str)
-    return message if is_meant else None
+    is_named = envelope.is_task(message) and isinstance(message["headers"]["task"], str)
+    return message if is_named else None
 
 
 def _edited_message(data: bytes, changed: RewrittenMessage) -> bytes:

@@ -6,7 +6,7 @@ import functools
 import json
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime, timedelta, timezone
 from typing import Any, ClassVar, Literal, TypeVar
 
@@ -14,7 +14,7 @@ import click
 from celery.bin.base import CeleryOption
 
 from celery_delayq.cli import complete, screen
-from celery_delayq.cli.text import read_stamp
+from celery_delayq.cli.text import quoted, read_stamp
 from celery_delayq.errors import InvalidETA
 from celery_delayq.model.arguments.search import TypedValue
 from celery_delayq.model.envelope import due_of_countdown, due_of_eta
@@ -316,6 +316,15 @@ with_filter = options_as_one_value("filter", Filter, *_FILTER_OPTIONS)
 
 #: The same without a search by argument.
 with_place_filter = options_as_one_value("filter", Filter, *_PLACE_OPTIONS)
+
+
+def filter_words(filter: Filter) -> list[str]:
+    """Return the options that select the same, with absolute times."""
+    place = filter.without_arg
+    names = [each.name for each in fields(place) if getattr(place, each.name) != each.default]
+    words = [f"--{name.replace('_', '-')} {quoted(str(getattr(place, name)))}" for name in names]
+    words += [f"--arg {quoted(f'{name}={value}')}" for name, value in (filter.arg or {}).items()]
+    return [*words, "--unpickle"] if filter.unpickle else words
 
 
 def _changes(

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import click
@@ -42,7 +41,7 @@ MAX_SHOWN_OUTCOMES = 20
 MAX_VALUE_CHARACTERS = 200
 
 
-class How(NamedTuple):
+class RewriteOptions(NamedTuple):
     """How a rewrite is made."""
 
     dry_run: bool
@@ -56,10 +55,17 @@ class How(NamedTuple):
         if not self.dry_run and not self.yes:
             check_can_ask(", or --dry-run to see what would be changed")
 
+    @property
+    def words(self) -> list[str]:
+        """The options that are set, without the cursor."""
+        names = ("dry_run", "yes", "stop", "unpickle")
+        words = [f"--{name.replace('_', '-')}" for name in names if getattr(self, name)]
+        return [*words, "--json"] if screen.is_json() else words
 
-with_how = options_as_one_value(
+
+with_rewrite_options = options_as_one_value(
     "how",
-    lambda **given: How(**given),
+    lambda **given: RewriteOptions(**given),
     dry_run_option,
     flag("--yes", help="Do not ask, and make no dry run first."),
     name_option("--resume", metavar="CURSOR", help="Continue where this cursor was printed."),
@@ -83,62 +89,67 @@ def function_of(path: str) -> Callable[..., Any]:
     return found  # type: ignore[no-any-return]
 
 
-def make_rewrite(make: Callable[..., RewriteReport], how: How, done: str) -> bool:
-    """Make a dry run, ask, make the rewrite, and print the outcomes; return whether all is done."""
+def ask_and_rewrite(
+    make: Callable[..., RewriteReport], how: RewriteOptions, done: str, words: Sequence[str]
+) -> bool:
+    """Make a dry run, ask, make the rewrite, and print the outcomes; return whether all is done.
+
+    Parameters
+    ----------
+    done : str
+        What is done to each.
+    words : Sequence[str]
+        The command without its options of a rewrite, for the hint to continue.
+    """
     output = screen.console()
     if how.dry_run or not how.yes:
-        report = _run(make, how, f"would be {done}", dry_run=True)
+        # A cursor of the dry run before a question would leave out what was not changed.
+        report = _run(make, how, f"would be {done}", words if how.dry_run else (), dry_run=True)
         if how.dry_run:
             return report.is_complete
+        if report.cursor is not None:
+            output.print("It stopped at the first error: nothing was changed.")
+            return False
         if not report.done:
             return report.is_complete
         if not click.confirm(f"{_number(report.done)} are to be {done}. Do it?"):
             output.print("Nothing was changed.")
             return False
-    return _run(make, how, done, dry_run=False).is_complete
+    return _run(make, how, done, words, dry_run=False).is_complete
 
 
 def _run(
-    make: Callable[..., RewriteReport], how: How, done: str, *, dry_run: bool
+    make: Callable[..., RewriteReport],
+    how: RewriteOptions,
+    done: str,
+    words: Sequence[str],
+    *,
+    dry_run: bool,
 ) -> RewriteReport:
     outcomes = _Outcomes(done)
-    with _with_cursor() as note, screen.progress_bar(description="look") as bar:
-
-        def show(report: RewriteReport) -> None:
-            note(report)
-            bar(report.total, report.looked)
-
-        report = make(
-            dry_run=dry_run,
-            unpickle=how.unpickle,
-            resume=how.resume,
-            stop_on_error=how.stop,
-            on_outcome=outcomes.add,
-            progress=show,
-        )
-    outcomes.end(report)
-    return report
-
-
-@contextmanager
-def _with_cursor() -> Iterator[Callable[[RewriteReport], None]]:
-    """Print the last cursor of an interrupted rewrite; yield the function that notes it."""
-    latest: RewriteReport | None = None
-
-    def note(report: RewriteReport) -> None:
-        nonlocal latest
-        latest = report
-
+    latest = RewriteReport(dry_run)
     try:
-        yield note
-    except BaseException:
-        if latest is not None and latest.cursor is not None and not latest.dry_run:
-            _print_resume(latest.cursor)
-        raise
+        with screen.progress_bar(description="look") as bar:
 
+            def show(report: RewriteReport) -> None:
+                nonlocal latest
+                latest = report
+                bar(report.total, report.looked)
 
-def _print_resume(cursor: str) -> None:
-    click.echo(f"To continue: the same command with --resume {cursor}", err=True)
+            latest = make(
+                dry_run=dry_run,
+                unpickle=how.unpickle,
+                resume=how.resume,
+                stop_on_error=how.stop,
+                on_outcome=outcomes.add,
+                progress=show,
+            )
+        outcomes.end(latest)
+    finally:  # also after an interruption
+        if latest.cursor is not None and words:
+            command = " ".join([*words, *how.words, f"--resume {latest.cursor}"])
+            click.echo(f"To continue: {command}", err=True)
+    return latest
 
 
 class _Outcomes:
@@ -175,8 +186,6 @@ class _Outcomes:
             screen.print_json({"report": report.as_dict()})
         else:
             self._print_report(report)
-        if report.cursor is not None:
-            _print_resume(report.cursor)
 
     def _print(self, outcome: RewriteOutcome) -> None:
         if screen.is_json():

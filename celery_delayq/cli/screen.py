@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import datetime, timedelta
+from itertools import chain
 from time import monotonic
 from typing import Any, TypeVar
 
@@ -30,10 +31,12 @@ from rich.text import Text
 from celery_delayq.admin.reporting import Refused
 from celery_delayq.app import DelayQ
 from celery_delayq.cli.text import stamp
+from celery_delayq.errors import ConfigError
+from celery_delayq.integration.send_task import imported_tasks
 from celery_delayq.model.scheduled import Filter, moment
 from celery_delayq.periodic.schedules import clocked
 from celery_delayq.periodic.serialization import describe
-from celery_delayq.store.schedule import layouts
+from celery_delayq.store.schedule import Store, layouts
 from celery_delayq.utils.text import did_you_mean, distance, spelled
 
 #: Titles of columns with numbers, and with other short values. All other columns are folded.
@@ -249,13 +252,18 @@ def known_tasks(delayq: DelayQ) -> set[str] | None:
 
     Print a note and return None if a module cannot be imported here.
     """
-    app = delayq.app
     try:
-        app.loader.import_default_modules()
-        return {*app.tasks, *delayq.session.renames.by_former_name}
-    except Exception as exc:  # a module may raise anything
+        return {*imported_tasks(delayq.app), *delayq.session.renames.by_former_name}
+    except ConfigError as exc:
         click.echo(f"Cannot tell which tasks the app knows: {spelled(str(exc))}", err=True)
         return None
+
+
+def scheduled_tasks(delayq: DelayQ) -> set[str]:
+    """Return the names of the tasks of all scheduled entries."""
+    stores = delayq.session.stores
+    found = stores.run_each(stores.registry(), Store.scheduled_tasks_steps)
+    return {*chain.from_iterable(found.values())}
 
 
 def note_unknown_task(delayq: DelayQ, task: str, scheduled: set[str] | None = None) -> None:

@@ -169,7 +169,8 @@ class DeadLetters:
             return map(partial(DeadLetter.of, queue), found)
 
         found = heapq.merge(
-            *map(of_queue, queues), key=lambda dead_letter: dead_letter.dead_lettered.died_ms
+            *map(of_queue, queues),
+            key=lambda dead_letter: (dead_letter.dead_lettered.died_ms, dead_letter.queue),
         )
         read = counted(found, progress, sum(number for number, _ in queues.values()))
         if filter.is_by_place:

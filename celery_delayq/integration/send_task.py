@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from types import MethodType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import celery.app
 from celery import Celery
@@ -15,6 +15,7 @@ from celery.app import base
 from celery.app.task import Context
 from celery.local import PromiseProxy, maybe_evaluate
 
+from celery_delayq.errors import ConfigError
 from celery_delayq.model import publish_outcome, task_options
 from celery_delayq.model.names import renames_of
 from celery_delayq.utils import bridge
@@ -108,6 +109,22 @@ def task_of(app: Any, name: str) -> Any:
     """Return a task by its name; None if the app does not know it. See :func:`register`."""
     register(app, name)
     return app._tasks.get(name)
+
+
+def imported_tasks(app: Any) -> Mapping[str, Any]:
+    """Return the tasks of an app by name, after an import of all modules that its workers import.
+
+    Raises
+    ------
+    ConfigError
+        A module cannot be imported, or a task cannot be made.
+    """
+    try:
+        app.loader.import_default_modules()
+        app.finalize(auto=True)
+        return cast("Mapping[str, Any]", app.tasks)
+    except Exception as exc:  # a module may raise anything
+        raise ConfigError(f"a module cannot be imported: {type(exc).__name__}: {exc}") from exc
 
 
 def skip_subscription(_backend: Any, on_task_call: Callable[..., Any]) -> Callable[..., Any]:

@@ -66,6 +66,11 @@ def check_name(field: str, name: Any, *, as_key: bool = True) -> None:
         raise InvalidFilter(f"queue={name!r}: expected {OWN_KEY_TEXT}")
 
 
+def is_by_name(value: Any) -> bool:
+    """Return whether a value has other values by name, such as keyword arguments."""
+    return isinstance(value, Mapping) and all(isinstance(name, str) for name in value)
+
+
 def values_by_pattern(
     option: str, given: Mapping[Any, Any], make: Callable[[Any], T], error: type[Exception]
 ) -> dict[str, T]:

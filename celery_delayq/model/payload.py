@@ -10,8 +10,10 @@ from functools import lru_cache
 from typing import Any
 
 from celery.app.task import Context
+from celery.utils.saferepr import saferepr
 from kombu.compression import decompress
 from kombu.serialization import loads, prepare_accept_content
+from kombu.utils import json as kombu_json
 
 from celery_delayq.errors import RecordError
 from celery_delayq.model.envelope import Record, is_task, own_of
@@ -22,6 +24,9 @@ _JSON = "application/json"
 #: Content types that are decoded to show arguments. Pickle is not decoded, even if the app accepts
 #: it.
 READABLE_CONTENT_TYPES = prepare_accept_content(("json", "yaml", "msgpack"))
+
+#: Characters of a value that has no form in JSON.
+_MAX_SHOWN_CHARACTERS = 200
 
 
 def body_of(
@@ -60,6 +65,14 @@ def json_arguments(message: Mapping[str, Any]) -> tuple[Any, Any]:
         return None, None
     is_call = isinstance(args, list) and isinstance(kwargs, dict)
     return (args, kwargs) if is_call else (None, None)
+
+
+def json_form(value: Any) -> Any:
+    """Return a value as JSON types, as kombu encodes it; a short text if kombu cannot."""
+    try:
+        return foreign.loads(kombu_json.dumps(value), parse_constant=_no_json)
+    except Exception:  # code of the user
+        return saferepr(value, _MAX_SHOWN_CHARACTERS)
 
 
 def plain_body(message: Mapping[str, Any]) -> Any:

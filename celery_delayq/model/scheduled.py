@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 from collections import Counter
 from collections.abc import Container, Iterator, Mapping, Sequence
@@ -272,14 +271,19 @@ def bound_ms(field: str, time: Any) -> int | None:
         ) from exc
 
 
-class FilterFields(TypedDict, total=False):
-    """The fields of a :class:`Filter`, as calls take them by name."""
+class PlaceFields(TypedDict, total=False):
+    """The fields of a :class:`Filter` without a search by argument."""
 
     queue: str | None
     task: str | None
     due_from: datetime | str | None
     due_to: datetime | str | None
     priority: int | None
+
+
+class FilterFields(PlaceFields, total=False):
+    """The fields of a :class:`Filter`, as calls take them by name."""
+
     arg: Mapping[str, Any] | None
     unpickle: bool
 
@@ -372,6 +376,18 @@ class Filter:
         )
 
 
+def pack_cursor(values: Sequence[Any]) -> str:
+    """Return the values of a cursor as a text for URLs and command lines."""
+    data = json.dumps([*values]).encode("utf-8", "surrogateescape")
+    return base64.urlsafe_b64encode(data).decode().rstrip("=")
+
+
+def unpack_cursor(text: Any) -> list[Any]:
+    """Undo :func:`pack_cursor`; raises one of ``FOREIGN_ERRORS`` for other texts."""
+    data = base64.b64decode(text + "=" * (-len(text) % 4), altchars="-_", validate=True)
+    return [*foreign.loads(data)]
+
+
 class Cursor(NamedTuple):
     """A place between two pages.
 
@@ -397,8 +413,7 @@ class Cursor(NamedTuple):
 
     def pack(self, filter: Filter) -> str:
         """Return the cursor as a text that is valid with the same *filter* only."""
-        data = json.dumps([repr(filter), *self]).encode("utf-8", "surrogateescape")
-        return base64.urlsafe_b64encode(data).decode().rstrip("=")
+        return pack_cursor([repr(filter), *self])
 
     @classmethod
     def unpack(cls, text: str, filter: Filter) -> Cursor:
@@ -410,11 +425,10 @@ class Cursor(NamedTuple):
             *text* is no cursor, or belongs to another filter.
         """
         try:
-            data = base64.b64decode(text + "=" * (-len(text) % 4), altchars="-_", validate=True)
-            packed_filter, key, queue, name, began, last_due = foreign.loads(data)
+            packed_filter, key, queue, name, began, last_due = unpack_cursor(text)
             last_due = None if last_due is None else int(last_due)
             cursor = cls(int(key), str(queue), str(name), int(began), last_due)
-        except (ValueError, TypeError, OverflowError, RecursionError, binascii.Error) as exc:
+        except foreign.FOREIGN_ERRORS as exc:
             raise InvalidCursor(
                 f"cursor={text!r} is no cursor: give the cursor of the page before, or None for "
                 "the first page"

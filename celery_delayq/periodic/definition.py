@@ -16,7 +16,7 @@ from kombu.utils.json import dumps, loads
 
 from celery_delayq.errors import ConfigError, InvalidSchedule, RecordError
 from celery_delayq.model import retry_options, unique
-from celery_delayq.model.names import OWN_KEY_TEXT, is_own_key
+from celery_delayq.model.names import OWN_KEY_TEXT, is_by_name, is_own_key
 from celery_delayq.model.retry_policy import MAX_WAIT_SECONDS
 from celery_delayq.model.task_options import CELERY_HEADERS
 from celery_delayq.periodic.schedules import Rule, clocked, rule_of
@@ -179,6 +179,11 @@ class Definition:
             )
         zone_of(self.timezone)
 
+    @property
+    def signature(self) -> dict[str, Any]:
+        """The task, its arguments and its options."""
+        return {name: getattr(self, name) for name in ("task", "args", "kwargs", "options")}
+
     def dumps(self) -> str:
         """Return the definition as JSON, without its name and without default values."""
         data: dict[str, Any] = {"task": self.task, "schedule": dumps_form(self.schedule)}
@@ -291,10 +296,6 @@ def _is_storable(value: Any) -> bool:
     return not isinstance(value, str) or is_utf8(value)
 
 
-def _is_by_name(value: Any) -> bool:
-    return isinstance(value, Mapping) and all(isinstance(key, str) for key in value)
-
-
 def _is_list(value: Any) -> bool:
     return isinstance(value, Sequence) and not isinstance(value, (str, bytes))
 
@@ -313,8 +314,8 @@ _FIELDS: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     ("task", _is_text, _TEXT_RULE),
     ("task", _is_storable, UTF8_TEXT),
     ("args", _is_list, "a list of arguments"),
-    ("kwargs", _is_by_name, "a mapping by names"),
-    ("options", _is_by_name, "a mapping by names"),
+    ("kwargs", is_by_name, "a mapping by names"),
+    ("options", is_by_name, "a mapping by names"),
     ("start", _is_moment, _TIME_RULE),
     ("end", _is_moment, _TIME_RULE),
     ("start", lambda at: at is None or at.year < MAXYEAR, f"a time before the year {MAXYEAR}"),
@@ -341,7 +342,7 @@ _OPTIONS: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
         for name in ("queue", "exchange", "routing_key", "unique_key")
     ),
     ("priority", lambda value: is_integer(value, 0, 255), "a number from 0 to 255"),
-    ("headers", _is_by_name, "a mapping by names"),
+    ("headers", is_by_name, "a mapping by names"),
 )
 
 

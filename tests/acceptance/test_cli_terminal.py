@@ -252,6 +252,40 @@ def test_many_are_cancelled_after_a_look_and_a_question(terminal: Terminal, app:
     assert delayq.count() == 150
 
 
+def test_a_rewrite_asks_after_a_dry_run(terminal: Terminal, app: Celery, tmp_path: Path) -> None:
+    fill(app, "shop.mail", 3)
+    delayq = DelayQ.of(app)
+    (tmp_path / "fixes.py").write_text(
+        "def fail_once(call):\n"
+        "    if call.args == (1,): raise ValueError('as told')\n"
+        "    return None if call.kwargs else {'kwargs': {'more': 1}}\n"
+    )
+
+    question = "3 messages are to be renamed. Do it? [y/N]:"
+    code, shown = answered(terminal, "rename shop.mail post.mail", "n", question)
+    assert (code, shown.splitlines()[-1]) == (1, "Nothing was changed.")
+    assert delayq.count(task="shop.mail") == 3
+    code, shown = answered(terminal, "rename shop.mail post.mail", "y", question)
+    assert (code, shown.splitlines()[-1]) == (0, "3 messages looked at, 3 renamed.")
+    assert delayq.count(task="post.mail") == 3
+    # Nothing is left to ask about.
+    assert terminal.run(f"{DELAYQ} rename shop.mail post.mail")[0] == 0
+
+    # A cursor of the dry run would leave out what nobody has changed.
+    code, shown = terminal.run(f"{DELAYQ} rewrite fixes:fail_once --stop")
+    assert (code, "To continue" in shown) == (1, False)
+    assert shown.splitlines()[-1] == "It stopped at the first error: nothing was changed."
+    question = "2 messages are to be rewritten. Do it? [y/N]:"
+    code, shown = answered(terminal, "rewrite fixes:fail_once", "y", question)
+    assert code == 1
+    assert shown.splitlines()[-1] == "1 failed, and stay as they are."
+    assert sorted(str(each.kwargs) for each in delayq.entries()) == [
+        "{'more': 1}",
+        "{'more': 1}",
+        "{}",
+    ]
+
+
 @pytest.mark.parametrize("kind", ["entries", "dead letters"])
 def test_a_bar_shows_how_far_it_is_and_after_ctrl_c_it_may_be_repeated(
     terminal: Terminal, app: Celery, tmp_path: Path, kind: str

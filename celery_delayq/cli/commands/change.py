@@ -25,6 +25,7 @@ from celery_delayq.cli.options import (
     Selection,
     TimeType,
     argument,
+    filter_words,
     group_option,
     id_argument,
     if_eta_option,
@@ -37,7 +38,13 @@ from celery_delayq.cli.options import (
     with_place_filter,
     with_selection,
 )
-from celery_delayq.cli.rewriting import How, function_of, make_rewrite, with_how
+from celery_delayq.cli.rewriting import (
+    RewriteOptions,
+    ask_and_rewrite,
+    function_of,
+    with_rewrite_options,
+)
+from celery_delayq.cli.text import quoted
 from celery_delayq.errors import ConfigError, InvalidOption, NotSupported
 from celery_delayq.model.scheduled import Filter
 from celery_delayq.utils.text import span, spelled
@@ -201,15 +208,19 @@ def update(
 @command()
 @argument("former", "OLD", "The name under which messages wait.")
 @argument("name", "NEW", "The name of the task in the new code.")
-@with_how
+@queue_option
+@with_rewrite_options
 @json_lines_option
-def rename(delayq: DelayQ, former: str, name: str, how: How) -> bool:
+def rename(delayq: DelayQ, former: str, name: str, queue: str | None, how: RewriteOptions) -> bool:
     """Rename a task in all that waits.
 
     In scheduled and held tasks, with their unique keys, in dead letters, in periodic entries that
     are not in code, and in the chains, callbacks and chords of any task. If OLD is paused, NEW is
     paused too. A dry run comes first, and you are asked. What is ready stays: workers run it if the
     app has DelayQ(app, renamed={OLD: NEW}); see docs/deploys.md.
+
+    If several apps share the broker, and another one has a task OLD, give a queue of this app: then
+    NEW is not paused.
 
     Exits with 1 when something was not renamed: another process changed it meanwhile, or it cannot
     be decoded.
@@ -221,16 +232,20 @@ def rename(delayq: DelayQ, former: str, name: str, how: How) -> bool:
       celery -A shop delayq rename shop.remind mail.remind --yes --resume WyJyZW5…
     """
     how.check()
+    screen.check_queue(delayq, queue)
+    screen.note_unknown_task(delayq, former, screen.scheduled_tasks(delayq))
     screen.note_unknown_task(delayq, name)
-    return make_rewrite(partial(delayq.rename, former, name), how, "renamed")
+    words = ["rename", quoted(former), quoted(name), *filter_words(Filter(queue))]
+    make = partial(delayq.rename, former, name, queue=queue)
+    return ask_and_rewrite(make, how, "renamed", words)
 
 
 @command()
 @argument("function", "MODULE:FUNCTION", "A function of a call.")
 @with_place_filter
-@with_how
+@with_rewrite_options
 @json_lines_option
-def rewrite(delayq: DelayQ, function: str, filter: Filter, how: How) -> bool:
+def rewrite(delayq: DelayQ, function: str, filter: Filter, how: RewriteOptions) -> bool:
     """Rewrite what waits by a function of your own.
 
     The function gets each call that waits, with its task, args, kwargs and part, and returns None
@@ -250,13 +265,9 @@ def rewrite(delayq: DelayQ, function: str, filter: Filter, how: How) -> bool:
     """
     how.check()
     screen.check_queue(delayq, filter.queue)
-    made = partial(
-        delayq.rewrite,
-        function_of(function),
-        queue=filter.queue,
-        task=filter.task,
-        due_from=filter.due_from,
-        due_to=filter.due_to,
-        priority=filter.priority,
-    )
-    return make_rewrite(made, how, "rewritten")
+    screen.check_priority(delayq, filter)
+    if filter.task is not None:
+        screen.note_unknown_task(delayq, filter.task, screen.scheduled_tasks(delayq))
+    make = partial(delayq.rewrite, function_of(function), filter)
+    words = ["rewrite", quoted(function), *filter_words(filter)]
+    return ask_and_rewrite(make, how, "rewritten", words)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import chain
-
 import click
 from rich.text import Text
 
@@ -11,7 +9,6 @@ from celery_delayq.app import DelayQ
 from celery_delayq.cli import complete, screen
 from celery_delayq.cli.command import command
 from celery_delayq.cli.options import json_option, name_option
-from celery_delayq.store.schedule import Store
 from celery_delayq.utils.text import spelled
 
 queue_option = name_option(
@@ -60,9 +57,7 @@ def _set_paused(delayq: DelayQ, queue: str | None, task: str | None, *, paused: 
     changed = (delayq.pause if paused else delayq.resume)(queue=queue, task=task)
     screen.note_unknown_queue(delayq, queue, stderr=True)
     if task is not None and (paused or not changed):
-        stores = delayq.session.stores
-        found = stores.run_each(stores.registry(), Store.scheduled_tasks_steps)
-        screen.note_unknown_task(delayq, task, {*chain.from_iterable(found.values())})
+        screen.note_unknown_task(delayq, task, screen.scheduled_tasks(delayq))
     if screen.is_json():
         screen.print_json({"queue": queue, "task": task, "paused": paused, "changed": changed})
         return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
 from itertools import chain
@@ -18,7 +18,7 @@ from celery_delayq.cli import options, screen
 from celery_delayq.cli.command import command
 from celery_delayq.cli.items import PAGE_ROWS, Bar, Counts, SelectedKind
 from celery_delayq.cli.search import Search
-from celery_delayq.cli.text import quoted, shown_id, stamp
+from celery_delayq.cli.text import shown_id, stamp
 from celery_delayq.errors import InvalidETA
 from celery_delayq.model.envelope import due_of_eta
 from celery_delayq.model.lookup import State
@@ -236,13 +236,9 @@ def _next_page(
     filter: Filter, limit: int, cursor: str, *, held: bool = False, all_: bool = False
 ) -> str:
     """Return the command for the next page. Its filter is the same, with absolute times."""
-    options = {**asdict(filter.without_arg), "limit": limit, "cursor": cursor}
-    options["limit"] = None if limit == DEFAULT_LIMIT else limit
-    pairs = [(n, v) for n, v in options.items() if v is not None and v is not False]
-    pairs += [("arg", f"{name}={value}") for name, value in (filter.arg or {}).items()]
-    parts = [f"--{name.replace('_', '-')} {quoted(str(value))}" for name, value in pairs]
-    flags = {"--held": held, "--unpickle": filter.unpickle, "--all": all_}
-    return " ".join(("list", *parts, *(name for name, is_set in flags.items() if is_set)))
+    limits = [] if limit == DEFAULT_LIMIT else [f"--limit {limit}"]
+    flags = [name for name, is_set in {"--held": held, "--all": all_}.items() if is_set]
+    return " ".join(["list", *options.filter_words(filter), *limits, *flags, f"--cursor {cursor}"])
 
 
 def _fields(task: ScheduledTask, ahead: int | None = None) -> Iterable[tuple[str, Any]]:

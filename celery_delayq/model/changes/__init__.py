@@ -20,11 +20,12 @@ from celery_delayq.model.changes.body import Body
 from celery_delayq.model.compat.binding import TaskBinding, Verdict
 from celery_delayq.model.envelope import LIMIT_FIELD, PROPERTY, lane_in, own_of, unique_key
 from celery_delayq.model.limits.of_app import limits_of
-from celery_delayq.model.names import renames_of
+from celery_delayq.model.names import is_by_name, renames_of
 from celery_delayq.model.payload import READABLE_CONTENT_TYPES
 from celery_delayq.model.task_options import CELERY_HEADERS
 from celery_delayq.utils import message_json
 from celery_delayq.utils.numbers import is_integer
+from celery_delayq.utils.text import is_utf8, percent
 
 #: Headers that belong to Celery's message, and to the encoding of its body.
 _RESERVED_HEADERS = CELERY_HEADERS | {"compression", "method"}
@@ -45,6 +46,8 @@ class MessageChanges(NamedTuple):
 
     Attributes
     ----------
+    task : str | None
+        The name of another task. The message gets its limit, and its name in the unique key.
     args, kwargs : Sequence[Any] | None, Mapping[str, Any] | None
         New arguments. They replace all positional, or all keyword arguments.
     priority : int | None
@@ -57,6 +60,7 @@ class MessageChanges(NamedTuple):
         Whether arguments are decoded that may run code of whoever wrote them.
     """
 
+    task: str | None = None
     args: Sequence[Any] | None = None
     kwargs: Mapping[str, Any] | None = None
     priority: int | None = None
@@ -80,14 +84,16 @@ class MessageChanges(NamedTuple):
         Raises
         ------
         ConfigError
-            Arguments or headers have a wrong type or name, or a header is no JSON.
+            The task, arguments or headers have a wrong type or name, or a header is no JSON.
         InvalidOption
             The priority is not in its range.
         """
-        args, kwargs, priority = self.args, self.kwargs, self.priority
+        task, args, kwargs, priority = self.task, self.args, self.kwargs, self.priority
+        if task is not None and not (isinstance(task, str) and task and is_utf8(task)):
+            raise ConfigError(f"task={task!r}: expected the name of a task")
         if args is not None and not isinstance(args, (list, tuple)):
             raise ConfigError(f"args={args!r}: expected a list of arguments")
-        if kwargs is not None and not _is_by_name(kwargs):
+        if kwargs is not None and not is_by_name(kwargs):
             raise ConfigError(f"kwargs={kwargs!r}: expected arguments by name")
         if priority is not None and not is_integer(priority, 0, 255):
             raise InvalidOption(f"priority={priority!r}: expected a whole number, 0 to 9 on Redis")
@@ -96,7 +102,7 @@ class MessageChanges(NamedTuple):
         return self
 
     def _check_headers(self, headers: Any) -> None:
-        if not _is_by_name(headers):
+        if not is_by_name(headers):
             raise ConfigError(f"headers={headers!r}: expected headers by name")
         if taken := sorted(_RESERVED_HEADERS & headers.keys()):
             raise ConfigError(
@@ -157,7 +163,40 @@ class MessageEditor:
             else:
                 headers[name] = value
         edited = {**message, "headers": headers, "properties": properties}
+        if changes.task is not None:
+            edited = self._with_task(edited, changes.task)
         return self._with_arguments(edited) if changes.changes_arguments else edited
+
+    def _with_task(self, message: dict[str, Any], name: str) -> dict[str, Any]:
+        """Return a message of another task: with its limit, and its name in the unique key."""
+        properties, headers = dict(message["properties"]), message["headers"]
+        own = dict(own_of(properties))
+        if key := unique_key(own):
+            key = unique.renamed_key(key, headers["task"], name)
+            own["unique"] = {"policy": "replace", **own.get("unique", {}), "key": key}
+        if not self._changes.changes_arguments:  # these have their own lane
+            self._move_to_lane_of_task(own, message, name)
+        if own:
+            properties[PROPERTY] = own
+        return {**message, "headers": {**headers, "task": name}, "properties": properties}
+
+    def _move_to_lane_of_task(
+        self, own: dict[str, Any], message: Mapping[str, Any], name: str
+    ) -> None:
+        """Note the lane of another task with the arguments of the message."""
+        task = self._task_of(name)
+        limited = limits_of(self._app).of(name, task)
+        if limited is None or limited.limit.key is None:
+            self._move_to_lane(own, name, task, (), {})
+            return
+        try:
+            body = Body.of(message, unpickle=self._changes.unpickle)
+            self._move_to_lane(own, name, task, body.args, body.kwargs)
+        except (RecordError, InvalidLimit) as exc:
+            # The former task had the limit too: its key stays.
+            if str(own.get(LIMIT_FIELD, "")).startswith(f"{percent(limited.limit.name)}:"):
+                return
+            raise InvalidLimit(f"{name}: the key of its limit cannot be computed: {exc}") from exc
 
     def _with_arguments(self, message: dict[str, Any]) -> dict[str, Any]:
         changes, headers = self._changes, message["headers"]
@@ -201,13 +240,20 @@ class MessageEditor:
     def _move_to_lane(
         self, own: dict[str, Any], name: str, task: Any, args: Sequence[Any], kwargs: Any
     ) -> None:
-        """Note the lane of the new arguments, for a message whose task has a limit."""
-        if LIMIT_FIELD not in own:
+        """Note the lane of a task and its arguments.
+
+        A message that was sent without a limit stays so, unless its task changes.
+        """
+        is_renamed = self._changes.task is not None
+        if LIMIT_FIELD not in own and not is_renamed:
             return
         limited = limits_of(self._app).of(name, task)
+        key = lane_in(str(own.get(LIMIT_FIELD, ""))).partition(":")[2]
         if limited is not None:
             own[LIMIT_FIELD] = limited.lane_of(args, kwargs)
-        elif task is None and lane_in(str(own[LIMIT_FIELD])).partition(":")[2]:
+        elif task is not None and is_renamed:
+            own.pop(LIMIT_FIELD, None)
+        elif task is None and key and self._changes.changes_arguments:
             raise InvalidLimit(
                 f"{name}: it has a limit with a key, and this process does not know the task, so "
                 "the key of other arguments cannot be computed; use an app with the task"
@@ -259,7 +305,3 @@ def _unique_key_of(
     if key[1:] != of_arguments[1:]:
         return key
     return key[0] + rule.key_of(args, kwargs)[1:]  # the scope may be that of the call
-
-
-def _is_by_name(value: Any) -> bool:
-    return isinstance(value, Mapping) and all(isinstance(name, str) for name in value)

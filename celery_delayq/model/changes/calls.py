@@ -10,22 +10,25 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Literal
 
-from celery_delayq.errors import RecordError
-from celery_delayq.model.changes import MessageEditor
+from celery.utils.saferepr import saferepr
+
+from celery_delayq.errors import ConfigError, RecordError
+from celery_delayq.model.changes import MessageChanges, MessageEditor
 from celery_delayq.model.changes.body import Body
 from celery_delayq.model.compat.calls import CANVAS, MAPS, Part, calls_inside
-from celery_delayq.model.envelope import PROPERTY, own_of, unique_key
-from celery_delayq.model.unique import renamed_key
 from celery_delayq.utils.foreign import record_errors
 
 #: Where a call waits that may be rewritten.
 WaitingPlace = Literal["scheduled", "dead", "periodic"]
 
 #: Changes that a signature inside a message, or a periodic entry, may have.
-_CALL_CHANGES = frozenset({"task", "args", "kwargs"})
+_CALL_CHANGES = ("task", "args", "kwargs")
 
-#: Changes that a message may have.
-_MESSAGE_CHANGES = _CALL_CHANGES | {"priority", "expires", "headers"}
+#: Further changes that a message may have.
+_MESSAGE_CHANGES = ("priority", "expires", "headers")
+
+#: Characters of an answer in an error.
+_MAX_SHOWN_CHARACTERS = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,13 +123,15 @@ class Rewriter:
         self._reads_arguments = reads_arguments
         self._unpickle = unpickle
 
-    def rewritten(self, message: Mapping[str, Any], whole: WaitingCall) -> RewrittenMessage | None:
+    def rewritten(
+        self, message: Mapping[str, Any], message_call: WaitingCall
+    ) -> RewrittenMessage | None:
         """Return the changes of a task message; None for none.
 
         Parameters
         ----------
-        whole : WaitingCall
-            The message without its arguments.
+        message_call : WaitingCall
+            The call of the message without its arguments.
 
         Raises
         ------
@@ -135,38 +140,38 @@ class Rewriter:
         RecordError
             The body cannot be decoded here, and the function reads arguments of the message.
         """
-        is_meant = self._means(whole.task)
-        if not is_meant and not self._may_name(message):
+        is_wanted_task = self._wants(message_call.task)
+        if not is_wanted_task and not self._may_name(message):
             return None
         try:
             body = Body.of(message, unpickle=self._unpickle)
         except RecordError as exc:
-            if is_meant and self._reads_arguments:
+            if is_wanted_task and self._reads_arguments:
                 raise
-            changed = self._changes_of(whole) if is_meant else None
+            changed = self._changes_of(message_call) if is_wanted_task else None
             return RewrittenMessage([changed] if changed else [], None, str(exc), self._editor_of)
         signature = {
-            "task": whole.task,
+            "task": message_call.task,
             "args": body.args,
             "kwargs": body.kwargs,
             "options": body.embedded,
         }
-        inside = self._rewrite_inside(signature, whole)
-        call = replace(whole, args=tuple(deepcopy(body.args)), kwargs=deepcopy(dict(body.kwargs)))
-        changed = self._changes_of(call) if is_meant else None
+        inside = self._rewrite_inside(signature, message_call)
+        call = replace(message_call, args=tuple(body.args), kwargs=dict(body.kwargs))
+        changed = self._changes_of(call) if is_wanted_task else None
         calls = [*([changed] if changed else []), *inside]
         return RewrittenMessage(calls, body if inside else None, "", self._editor_of)
 
     def rewritten_signature(
-        self, signature: Mapping[str, Any], whole: WaitingCall
+        self, signature: Mapping[str, Any], message_call: WaitingCall
     ) -> tuple[dict[str, Any], list[RewrittenCall]]:
         """Return a changed copy of the signature of a periodic entry, and the changes."""
         new = deepcopy(dict(signature))
-        calls = self._rewrite_inside(new, whole)
-        own = self._rewrite_signature(new, whole)
+        calls = self._rewrite_inside(new, message_call)
+        own = self._rewrite_signature(new, message_call)
         return new, [*own, *calls]
 
-    def _means(self, task: str) -> bool:
+    def _wants(self, task: str) -> bool:
         return not self._names or task in self._names
 
     def _may_name(self, message: Mapping[str, Any]) -> bool:
@@ -185,24 +190,23 @@ class Rewriter:
         return any(name in data for name in self._spelled) or b"\\u00" in data
 
     def _rewrite_inside(
-        self, signature: Mapping[str, Any], whole: WaitingCall
+        self, signature: Mapping[str, Any], message_call: WaitingCall
     ) -> list[RewrittenCall]:
         """Rewrite the signatures inside a signature in their place."""
         found: list[RewrittenCall] = []
         with record_errors("body"):
             for inner, part in signatures_inside(signature):
-                found += self._rewrite_signature(inner, replace(whole, part=part.value))
+                found += self._rewrite_signature(inner, replace(message_call, part=part.value))
         return found
 
     def _rewrite_signature(
         self, signature: dict[str, Any], call: WaitingCall
     ) -> list[RewrittenCall]:
         task = str(signature["task"])
-        if not self._means(task):
+        if not self._wants(task):
             return []
         args, kwargs = tuple(signature.get("args") or ()), dict(signature.get("kwargs") or {})
-        call = replace(call, task=task, args=deepcopy(args), kwargs=deepcopy(kwargs))
-        changed = self._changes_of(call, _CALL_CHANGES)
+        changed = self._changes_of(replace(call, task=task, args=args, kwargs=kwargs))
         if changed is None:
             return []
         if call.part == Part.MAP.value and changed.changes.keys() - {"task"}:
@@ -210,29 +214,15 @@ class Rewriter:
         signature.update(changed.changes)
         return [changed]
 
-    def _changes_of(
-        self, call: WaitingCall, valid: Collection[str] = _MESSAGE_CHANGES
-    ) -> RewrittenCall | None:
+    def _changes_of(self, call: WaitingCall) -> RewrittenCall | None:
         """Call the function; return the changes that change something."""
         try:
             given = self._rewrite(deepcopy(call))
+            changes = {} if given is None else _changes_in(given, call)
+        except RewriteFailed:
+            raise
         except Exception as exc:  # code of the user
             raise RewriteFailed(f"{type(exc).__name__}: {exc}") from exc
-        if given is None:
-            return None
-        if not isinstance(given, Mapping) or not {*given} <= {*valid}:
-            names = ", ".join(sorted(valid))
-            raise RewriteFailed(f"it returned {given!r}: expected None, or a dict with {names}")
-        changes = {name: value for name, value in given.items() if value is not None}
-        _check_call(changes)
-        if "args" in changes:
-            changes["args"] = [*changes["args"]]
-        known = {"task": call.task, "args": [*call.args], "kwargs": call.kwargs}
-        changes = {
-            name: value
-            for name, value in changes.items()
-            if name not in known or value != known[name]
-        }
         return RewrittenCall(call, changes) if changes else None
 
 
@@ -260,14 +250,8 @@ class RewrittenMessage:
             edited = self._body.written_to(edited)
         for call in self.calls:
             if call.before.part == Part.MESSAGE.value:
-                edited = self._with_changes(edited, call)
+                edited = self._editor_of(call.changes).edit(edited)
         return edited
-
-    def _with_changes(self, message: dict[str, Any], call: RewrittenCall) -> dict[str, Any]:
-        changes = dict(call.changes)
-        if task := changes.pop("task", None):
-            message = _renamed(message, call.before.task, task)
-        return self._editor_of(changes).edit(message) if changes else message
 
 
 def signatures_inside(signature: Mapping[str, Any]) -> Iterator[tuple[dict[str, Any], Part]]:
@@ -287,29 +271,48 @@ def signatures_inside(signature: Mapping[str, Any]) -> Iterator[tuple[dict[str, 
         found += [(call.signature, call.part) for call in calls_inside(current, args, kwargs, ())]
 
 
-def _renamed(message: Mapping[str, Any], former: str, name: str) -> dict[str, Any]:
-    """Return a message with another task, and the unique key of this task."""
-    properties = dict(message["properties"])
-    own = dict(own_of(properties))
-    if key := unique_key(own):
-        own["unique"] = {
-            "policy": "replace",
-            **own.get("unique", {}),
-            "key": renamed_key(key, former, name),
-        }
-        properties[PROPERTY] = own
-    headers = {**message["headers"], "task": name}
-    return {**message, "headers": headers, "properties": properties}
+def is_same(one: Any, other: Any) -> bool:
+    """Return whether two values are encoded alike: 1, 1.0 and True are not."""
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, (list, tuple)):
+        return len(one) == len(other) and all(map(is_same, one, other))
+    if isinstance(one, dict):
+        return is_same([*one.items()], [*other.items()])
+    # Equal decimals and times may differ in their digits and their offset.
+    return bool(one == other) and (isinstance(one, str) or repr(one) == repr(other))
 
 
-def _check_call(changes: Mapping[str, Any]) -> None:
-    task = changes.get("task")
-    if task is not None and (not isinstance(task, str) or not task):
-        raise RewriteFailed(f"it returned task={task!r}: expected the name of a task")
-    args, kwargs = changes.get("args"), changes.get("kwargs")
-    if args is not None and not isinstance(args, (list, tuple)):
-        raise RewriteFailed(f"it returned args={args!r}: expected a list")
-    if kwargs is not None and not (
-        isinstance(kwargs, Mapping) and all(isinstance(name, str) for name in kwargs)
-    ):
-        raise RewriteFailed(f"it returned kwargs={kwargs!r}: expected arguments by name")
+def _changes_in(given: Any, call: WaitingCall) -> dict[str, Any]:
+    """Return what a function's answer changes in a call; raises RewriteFailed for no changes."""
+    _check_names(given, call)
+    changes = {name: value for name, value in given.items() if value is not None}
+    try:
+        task, args, kwargs = map(changes.get, _CALL_CHANGES)
+        MessageChanges(task, args, kwargs).check()
+    except ConfigError as exc:
+        raise RewriteFailed(f"it returned {exc}") from exc
+    if "args" in changes:
+        changes["args"] = [*changes["args"]]
+    known = {"task": call.task, "args": [*call.args], "kwargs": call.kwargs}
+    return {
+        name: value
+        for name, value in changes.items()
+        if name not in known or not is_same(value, known[name])
+    }
+
+
+def _check_names(given: Any, call: WaitingCall) -> None:
+    is_message = call.part == Part.MESSAGE.value and call.place != "periodic"
+    valid = (*_CALL_CHANGES, *_MESSAGE_CHANGES) if is_message else _CALL_CHANGES
+    if isinstance(given, Mapping) and {*given} <= {*valid}:
+        return
+    shown = saferepr(given, _MAX_SHOWN_CHARACTERS)
+    text = f"it returned {shown}: expected None, or a dict with {', '.join(valid)}"
+    if not is_message and isinstance(given, Mapping) and {*given} & {*_MESSAGE_CHANGES}:
+        where = "place='periodic'" if call.place == "periodic" else f"part={call.part!r}"
+        text += (
+            f"; this call has {where}, and only that of a message may have "
+            f"{', '.join(_MESSAGE_CHANGES)}"
+        )
+    raise RewriteFailed(text)

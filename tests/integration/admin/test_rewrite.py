@@ -1,168 +1,41 @@
-"""``rename`` and ``rewrite`` reach all calls that wait, and change each message once or not."""
+"""``rewrite`` gives all calls that wait to a function, and changes each message once or not."""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
+from datetime import datetime, timedelta, timezone
+from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pytest
-from celery import Celery, chain, chord, group
-from redis import Redis
+from celery import Celery
 
 from celery_delayq import DelayQ, Limit
+from celery_delayq.admin import rewrite as module
 from celery_delayq.admin.rewrite import PAGE_ENTRIES, RewriteOutcome, RewriteReport
-from celery_delayq.errors import ConfigError, InvalidCursor, InvalidFilter, UniqueConflict
+from celery_delayq.errors import ConfigError, InvalidCursor, InvalidFilter
+from celery_delayq.model.changes.body import Body
 from celery_delayq.model.changes.calls import WaitingCall
 from celery_delayq.model.scheduled import Outcome
-from tests.apps.renamed_tasks import TASKS, extend
+from celery_delayq.store import control
+from tests.integration.admin.conftest import Version
 from tests.integration.conftest import MakeApp
-from tests.support.dead_letters import details, message, stored
-
-Version = Callable[[str], DelayQ]
-
-
-@pytest.fixture
-def client(make_app: MakeApp) -> Version:
-    """Make a client of a version of the code."""
-
-    def make(version: str) -> DelayQ:
-        app = make_app(extension=False)
-        app.conf.accept_content = ["json", "yaml", "msgpack", "pickle"]
-        return extend(app, version)
-
-    return make
+from tests.support.dead_letters import AT, details, message, stored
+from tests.support.lazy import TASK, is_imported, lazy_app
 
 
 def serve(tenant: str) -> None:
     """Stand for any task."""
 
 
-def send_all(delayq: DelayQ) -> int:
-    """Send a message of each form; return their number."""
-    task = delayq.app.tasks
-    remind, total = task["shop.remind"], task["shop.total"]
-    failed = delayq.app.signature("shop.failed")
-    later = {"countdown": 3600}
-    remind.apply_async(("plain",), **later)
-    remind.apply_async(("yaml",), serializer="yaml", **later)  # Celery cannot send a link by it
-    for serializer in ("json", "msgpack", "pickle"):
-        for options in ({}, {"compression": "zlib"}):
-            remind.apply_async(
-                (serializer,), serializer=serializer, link=remind.s(1), **options, **later
-            )
-    remind.apply_async(("x" * 100_000,), **later)
-    remind.apply_async(("linked",), link=remind.s(1).set(link=remind.s(2)), **later)
-    remind.apply_async(("errback",), link_error=failed, **later)
-    remind.apply_async(("priority",), priority=6, **later)
-    chain(remind.s(1), remind.s(), group(remind.s(), remind.s())).apply_async(**later)
-    group(remind.s(1), remind.s(2)).apply_async(**later)
-    chord([remind.s(1), remind.s(2)], total.s().set(link=remind.s())).apply_async(**later)
-    remind.map(["a", "b"]).apply_async(**later)
-    remind.starmap([("a",), ("b",)]).apply_async(**later)
-    # Only what is inside has the former name.
-    delayq.app.send_task("other.task", (1,), link=remind.s(), **later)
-    task["shop.unique"].apply_async(("k",), **later)
-    return delayq.count()
+class NeverEqual(int):
+    """A value that cannot be compared."""
 
+    __hash__ = int.__hash__
 
-def rename_all(delayq: DelayQ, **options: Any) -> list[RewriteReport]:
-    return [delayq.rename(f"shop.{task}", f"mail.{task}", **options) for task in TASKS]
-
-
-def test_a_rename_reaches_all_that_waits(client: Version, redis: Redis) -> None:
-    old, after = client("before"), client("after")
-    after.app.task(name="other.task", shared=False)(serve)
-    number = send_all(old)
-    for queue in ("celery", "mail"):
-        dead = stored(
-            1000, "it failed", message(f"dead-{queue}", task="shop.remind", args=["a"]), details()
-        )
-        old.session.stores.of(queue).dead_letters.restore(queue, [(f"dead-{queue}", 1000, dead)])
-        old.store.register(queue)
-    link = old.app.signature("shop.remind")
-    old.periodic.add("entry", 3600, "shop.remind", ("a",), link=[dict(link)])
-    before = after.compat(unpickle=True)
-    assert before.fails == before.number == number + 3
-    due = {each.id: each.due for each in old.entries()}
-    dry = rename_all(after, dry_run=True, unpickle=True)
-    assert after.compat(unpickle=True).fails == number + 3
-
-    reports = rename_all(after, unpickle=True)
-
-    assert [each.outcomes for each in reports] == [each.outcomes for each in dry]
-    assert [each.failures for each in reports] == [[]] * len(TASKS)
-    assert all(each.is_complete for each in reports), reports
-    found = after.compat(unpickle=True)
-    assert [row.as_dict() for row in found.rows] == []
-    assert found.number == number + 3
-    assert {each.id: each.due for each in after.entries()} == due
-    assert after.count(task="mail.remind") == old.count(task="mail.remind") > 0
-    assert old.count(task="shop.remind") == 0
-    assert rename_all(after, unpickle=True)[0].outcomes.total() == 0
-    # Its unique key is that of the new name.
-    with pytest.raises(UniqueConflict):
-        after.app.tasks["mail.unique"].apply_async(("k",), countdown=60, on_conflict="error")
-    assert all(key.startswith(b"mail.unique:") for key in redis.hgetall("{celery}:unique"))
-    # There and back.
-    for task in TASKS:
-        assert after.rename(f"mail.{task}", f"shop.{task}", unpickle=True).is_complete
-    found = after.compat(unpickle=True)
-    assert found.fails == found.number
-
-
-def test_without_unpickle_messages_are_renamed_and_not_looked_into(client: Version) -> None:
-    old = client("before")
-    remind = old.app.tasks["shop.remind"]
-    for name in ("shop.remind", "other.task"):
-        old.app.send_task(
-            name, ("a",), serializer="pickle", link=remind.s(), countdown=60, task_id=name
-        )
-
-    report = old.rename("shop.remind", "mail.remind")
-
-    assert (report.done, report.undecoded, report.failed) == (1, 2, 0)
-    assert {each.task for each in old.entries()} == {"mail.remind", "other.task"}
-
-
-def test_pauses_and_held_tasks_follow_a_rename(client: Version) -> None:
-    old, after = client("before"), client("after")
-    old.pause(task="shop.remind")
-    old.app.tasks["shop.remind"].apply_async(("a",), countdown=3600, task_id="a")
-    old.run_now("a")
-    old.store.promote("celery", old.store.layout, 10)
-    entry = old.get("a")
-    assert entry is not None
-    assert entry.state == "paused"
-
-    assert after.rename("shop.remind", "mail.remind", dry_run=True).pauses == ["mail.remind"]
-    assert "mail.remind" not in after.paused().tasks
-    report = after.rename("shop.remind", "mail.remind")
-
-    assert (report.pauses, report.done) == (["mail.remind"], 1)
-    assert {*after.paused().tasks} == {"shop.remind", "mail.remind"}
-    after.store.promote("celery", after.store.layout, 10)
-    entry = after.get("a")
-    assert entry is not None
-    assert (entry.state, entry.task) == ("paused", "mail.remind")
-
-
-def test_another_task_with_the_unique_key_wins(client: Version) -> None:
-    old, after = client("before"), client("after")
-    old.app.tasks["shop.unique"].apply_async(("k",), countdown=60, task_id="old")
-    after.app.tasks["mail.unique"].apply_async(("k",), countdown=60, task_id="new")
-
-    report = after.rename("shop.unique", "mail.unique")
-
-    assert report.outcomes == {Outcome.CONFLICT: 1}
-    assert not report.is_complete
-    assert [(each.id, each.task) for each in after.entries()] == [
-        ("old", "shop.unique"),
-        ("new", "mail.unique"),
-    ]
-
-
-# -- rewrites
+    def __eq__(self, _: object) -> bool:
+        raise RuntimeError("not equal")
 
 
 def send_numbers(delayq: DelayQ, number: int, queue: str = "celery") -> None:
@@ -320,28 +193,38 @@ def test_an_answer_that_is_no_change_is_a_failure(
     assert set(map(str, kwargs_of(after).values())) == {"{}"}
 
 
-def test_two_rewrites_at_once_are_one(client: Version) -> None:
-    clients = [client("after"), client("after")]
-    send_numbers(clients[0], 1200)
-    barrier = threading.Barrier(2)
+def test_a_value_that_cannot_be_compared_is_a_failure(client: Version) -> None:
+    after = client("after")
+    for id, key in (("a", NeverEqual(5)), ("b", "plain")):
+        after.app.tasks["mail.remind"].apply_async(
+            (key,), countdown=60, task_id=id, serializer="pickle"
+        )
+
+    report = after.rewrite(lambda call: {"args": [*call.args], "priority": 3}, unpickle=True)
+
+    assert [(each.id, each.problem) for each in report.failures] == [
+        ("a", "RuntimeError: not equal")
+    ]
+    assert (report.looked, report.done) == (2, 1)
+
+
+def test_two_rewrites_at_once_are_one(client: Version, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second one runs from the first to the last message while the first has read a page."""
+    monkeypatch.setattr(module, "PAGE_ENTRIES", 20)
+    first, second = client("after"), client("after")
+    send_numbers(first, 50)
     reports: list[RewriteReport] = []
 
-    def rewrite(delayq: DelayQ) -> None:
-        barrier.wait()
-        reports.append(delayq.rewrite(add_more))
+    def run_the_second(call: WaitingCall) -> dict[str, Any] | None:
+        if call.args == (10,):
+            reports.append(second.rewrite(add_more))
+        return add_more(call)
 
-    threads = [threading.Thread(target=rewrite, args=(each,)) for each in clients]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    report = first.rewrite(run_the_second)
 
-    assert sum(each.done for each in reports) == 1200
-    assert {outcome for each in reports for outcome in each.outcomes} <= {
-        Outcome.DONE,
-        Outcome.CHANGED,
-    }
-    assert set(map(str, kwargs_of(clients[0]).values())) == {"{'more': 'b'}"}
+    assert [each.outcomes for each in reports] == [{Outcome.DONE: 50}]
+    assert report.outcomes == {Outcome.CHANGED: 20}  # and the other pages were right
+    assert set(map(str, kwargs_of(first).values())) == {"{'more': 'b'}"}
 
 
 def test_what_others_change_meanwhile_is_theirs(client: Version) -> None:
@@ -417,12 +300,8 @@ def test_wrong_calls_are_refused(client: Version) -> None:
         after.rewrite(add_more, resume="x")
     with pytest.raises(InvalidFilter, match="task=''"):
         after.rewrite(add_more, task="")
-    with pytest.raises(ConfigError, match="two names"):
-        after.rename("a", "a")
-    with pytest.raises(InvalidFilter, match="name=''"):
-        after.rename("a", "")
-    with pytest.raises(ConfigError, match="former=None"):
-        after.rename(None, "a")  # type: ignore[arg-type]
+    with pytest.raises(InvalidFilter, match="cannot search by argument"):
+        after.rewrite(add_more, arg={"a": 1})  # type: ignore[call-arg]
 
 
 def test_a_rewrite_reads_what_others_may_not_decode(client: Version, app: Celery) -> None:
@@ -436,3 +315,181 @@ def test_a_rewrite_reads_what_others_may_not_decode(client: Version, app: Celery
     assert "unpickle=True" in report.failures[0].problem
     assert after.rewrite(add_more, unpickle=True).done == 1
     assert after.count(queue="celery") == 2
+
+
+#: Values that are equal, or nearly so, and are encoded in different ways.
+SAME: list[list[Any]] = [
+    [1, 1.0, True, Decimal(1), Decimal("1.0")],
+    [0.0, -0.0, False],
+    [
+        datetime(2030, 1, 31, 12, tzinfo=timezone.utc),
+        datetime(2030, 1, 31, 13, tzinfo=timezone(timedelta(hours=1))),
+    ],
+    [{1: "a"}, {True: "a"}],
+    [{"a": 1, "b": 2}, {"b": 2, "a": 1}],
+]
+
+
+#: The forms in which a value is an argument, or inside an argument.
+FORMS: list[Callable[[Any], Any]] = [
+    lambda value: value,
+    lambda value: [[value]],
+    lambda value: {"a": {"b": value}},
+]
+
+
+def test_a_value_of_another_type_is_a_change(client: Version) -> None:
+    pairs = [
+        (form(one), form(other))
+        for values in SAME
+        for one in values
+        for other in values
+        for form in FORMS
+    ]
+    delayq = client("after")
+    remind = delayq.app.tasks["mail.remind"]
+    for n, (before, _) in enumerate(pairs):
+        remind.apply_async((before,), countdown=60, task_id=f"{n}", serializer="pickle")
+
+    report = delayq.rewrite(lambda call: {"args": [pairs[int(call.id)][1]]}, unpickle=True)
+
+    assert report.failures == []
+    assert report.done == sum(repr(before) != repr(after) for before, after in pairs)
+    for each in delayq.entries():
+        _, after = pairs[int(each.id)]
+        assert repr(Body.of(each.message or {}, unpickle=True).args[0]) == repr(after)
+
+
+def test_a_change_of_type_in_a_periodic_entry_and_in_a_signature(client: Version) -> None:
+    delayq = client("after")
+    remind = delayq.app.tasks["mail.remind"]
+    delayq.app.tasks["mail.total"].apply_async(([],), link=remind.s(1), countdown=60)
+    delayq.periodic.add("entry", 3600, "mail.remind", (1,))
+
+    report = delayq.rewrite(lambda _: {"args": [True]}, task="mail.remind")
+
+    assert report.outcomes == {Outcome.DONE: 2}
+    entry = delayq.periodic.get("entry")
+    assert entry is not None
+    assert [*entry.definition.args] == [True]
+    assert entry.definition.args[0] is True
+    [message] = [each.message for each in delayq.entries()]
+    [link] = Body.of(message or {}).embedded["callbacks"]
+    assert link["args"][0] is True
+    assert delayq.rewrite(lambda _: {"args": [True]}, task="mail.remind").outcomes == {}
+
+
+@pytest.mark.parametrize("where", ["callback", "periodic"])
+def test_what_only_a_message_may_have_is_named_in_the_error(client: Version, where: str) -> None:
+    delayq = client("after")
+    remind = delayq.app.tasks["mail.remind"]
+    if where == "periodic":
+        delayq.periodic.add("entry", 3600, "mail.remind", (1,))
+    else:
+        delayq.app.tasks["mail.total"].apply_async(([],), link=remind.s(1), countdown=60)
+
+    report = delayq.rewrite(lambda _: {"priority": 3}, task="mail.remind")
+
+    [failure] = report.failures
+    where = "place='periodic'" if where == "periodic" else "part='callback'"
+    told = f"this call has {where}, and only that of a message may have priority, expires, headers"
+    assert told in failure.problem
+
+
+# -- pages
+
+
+def fill_all(delayq: DelayQ, number: int) -> list[str]:
+    """Add entries to two queues, dead letters that died at one moment, and periodic entries."""
+    for queue in ("celery", "mail"):
+        send_numbers(delayq, number, queue)
+        dead = [
+            (id, AT, stored(AT, "it failed", message(id, "mail.remind"), details()))
+            for id in (f"dead {queue} {n}" for n in range(number))
+        ]
+        delayq.session.stores.of(queue).dead_letters.restore(queue, dead)
+        delayq.store.register(queue)
+    for n in range(number):
+        delayq.periodic.add(f"entry {n}", 3600, "mail.remind", (n,))
+    ids: list[str] = []
+    delayq.rewrite(lambda call: ids.append(call.id))
+    return ids
+
+
+@pytest.fixture
+def _pages_of_three(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PAGE_ENTRIES", 3)
+    monkeypatch.setattr(module, "DEAD_LETTER_BATCH", 3)
+
+
+@pytest.mark.parametrize("place", [0, 2, 3, 7, 8, 13, 15, 16, 19])
+@pytest.mark.usefixtures("_pages_of_three")
+def test_an_error_stops_behind_its_page_wherever_it_is(client: Version, place: int) -> None:
+    """Also in the only page of a queue, and in the last one of all."""
+    delayq = client("after")
+    ids = fill_all(delayq, 4)
+    assert len(ids) == 20
+    seen: list[str] = []
+    updates: list[int] = []
+
+    def fail_there(call: WaitingCall) -> None:
+        seen.append(call.id)
+        if call.id == ids[place]:
+            raise ValueError("as told")
+
+    options: dict[str, Any] = {"stop_on_error": True}
+    options["progress"] = lambda report: updates.append(report.looked)
+    report = delayq.rewrite(fail_there, **options)
+
+    assert (report.failed, report.is_complete) == (1, False)
+    assert report.cursor is not None
+    assert place < report.looked <= place + 3
+    assert updates[-1] == report.looked
+    rest = delayq.rewrite(fail_there, resume=report.cursor, **options)
+    # Behind the page: the failure is not met again.
+    assert (rest.failed, rest.cursor, report.looked + rest.looked) == (0, None, len(ids))
+    assert seen == ids
+
+
+def test_a_page_of_large_messages_is_short(
+    client: Version, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control, "MAX_PAGE_BYTES", 300_000)
+    delayq = client("after")
+    items = [{"args": ("x" * 100_000,), "countdown": 60 + n, "id": f"{n}"} for n in range(250)]
+    delayq.schedule_many(items, task="mail.remind")
+    updates: list[int] = []
+
+    report = delayq.rewrite(add_more, progress=lambda report: updates.append(report.looked))
+
+    assert report.outcomes == {Outcome.DONE: 250}
+    pages = [after - before for before, after in zip([0, *updates], updates, strict=False)]
+    assert max(pages) < 20  # one call reads about 1 MB
+    assert delayq.compat().binds == 250
+    assert len({each.id for each in delayq.entries()}) == 250
+
+
+# -- the code of the app
+
+
+def test_the_modules_of_the_app_are_imported(
+    make_app: MakeApp, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tasks say which arguments they take, and which keys follow from them."""
+    delayq = DelayQ.of(lazy_app(make_app, tmp_path, monkeypatch))
+    delayq.app.send_task(TASK, ("old",), countdown=60, task_id="a", unique_key="{0}")
+    assert not is_imported(delayq.app)
+
+    refused = delayq.rewrite(lambda _: {"args": [1, 2, 3]})
+    report = delayq.rewrite(lambda _: {"args": ["new"]})
+
+    assert "does not take the arguments" in refused.failures[0].problem
+    assert (report.done, report.failures) == (1, [])
+    entry = delayq.get("a")
+    assert entry is not None
+    assert entry.unique_key == f"{TASK}:new"
+    broken = DelayQ.of(make_app(include=["no_such_module_at_all"]))
+    with pytest.raises(ConfigError, match="a module cannot be imported"):
+        broken.rewrite(lambda _: None)
+    with pytest.raises(ConfigError, match="a module cannot be imported"):
+        broken.rename("a", "b")

@@ -146,7 +146,7 @@ SITES = {
     "admin/stock_migration.py etas_in_lists": "each queue by itself: all messages are read",
     "admin/stats.py gather": "stats",
     "admin/why/reading.py _read": "why",
-    "cli/commands/pause.py _set_paused": "delayq pause",
+    "cli/screen.py scheduled_tasks": "delayq pause",
     "cli/commands/show.py _count_entries": "delayq cancel",
     "cli/complete.py queues": "one read of the registry",
     "cli/screen.py check_priority": "one read of the registry",

@@ -53,6 +53,8 @@ NAMES = {
     "dead export - --queue blils": QUEUE,
     "fsck --queue blils": QUEUE,
     "compat --queue blils": QUEUE,
+    "rename a b --queue blils --yes": QUEUE,
+    "rewrite operator:not_ --queue blils --yes": QUEUE,
     "pause --queue blils": QUEUE,
     "list --task shop.mial": TASK.format(""),
     "list --all --task shop.mial": TASK.format(""),
@@ -62,6 +64,10 @@ NAMES = {
     "dead replay --task shop.mial --yes": TASK.format(""),
     "periodic add each shop.mial --every 60": TASK.format(""),
     "pause --task shop.mial": TASK.format(", and none is scheduled"),
+    "rename shop.mial b --yes": TASK.format(", and none is scheduled"),
+    "rename shop.bill shop.mial --yes": TASK.format(""),
+    "rewrite operator:not_ --task shop.mial --yes": TASK.format(", and none is scheduled"),
+    "rewrite operator:not_ --priority 7 --yes": "there are the steps 0, 3, 6, 9",
 }
 
 

@@ -210,18 +210,16 @@ def test_an_app_that_may_not_finalize_itself_says_that_options_are_unknown(
 
 #: Where the package looks a task up by its name, or at all tasks, and why the app knows them then.
 LOOKUPS = {
-    "admin/compat.py": "it finalizes the app",
     "admin/doctor/limits.py": "it finalizes the app",
     "aio/binding.py": "it finalizes the app",
     "cli/complete.py": "as `celery` itself does for a command",
     "cli/search.py": "after `screen.known_tasks`, which finalizes the app",
-    "cli/screen.py": "it imports all modules, and finalizes the app",
     "integration/amqp.py": "after `send_task.register`, or of a task",
     "integration/app_warnings.py": "in a worker",
     "integration/former_names.py": "it hands former names to the registry, and looks no task up",
     "integration/install.py": "after `on_after_finalize` or in a worker",
     "integration/not_run.py": "it finalizes the app for a task that is not known yet",
-    "integration/send_task.py": "`register` itself",
+    "integration/send_task.py": "`register` itself; `imported_tasks` finalizes the app",
     "integration/worker.py": "in a worker",
     "limits/client.py": "it finalizes the app",
     "schedule/items.py": "it finalizes the app",
