@@ -112,6 +112,7 @@ def _apply_to_filter(delayq: DelayQ, action: Action, selection: Selection) -> bo
     if selection.dry_run and screen.is_json():
         bulk, key = Bulk(True, counts.total()), kind.key
         bulk.outcomes[Outcome.DONE] = counts.total()
+        bulk.unknown = counts.unknown
         by = [{"queue": q, "task": t, key: n} for (q, t), n in sorted(counts.items())]
         screen.print_json({**bulk.as_dict(), "meant": by})
         return True

@@ -46,11 +46,17 @@ REASONS = {
     Outcome.UNKNOWN: "there is none with this id, or no more",
 }
 
-#: Number of items that a filter selects, by queue and task.
-Counts = Counter[tuple[str, str]]
-
 #: Shows a progress bar; takes the total (None if unknown) and the number counted so far.
 Bar = Callable[[int | None, int], None]
+
+
+class Counts(Counter[tuple[str, str]]):
+    """Number of items that a filter selects, by queue and task.
+
+    *unknown* is the number of items whose arguments are not known, in a search by argument.
+    """
+
+    unknown = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -484,12 +484,16 @@ class Bulk:
         Number of entries by outcome.
     found : int
         Number of matching entries that were found; the first change follows when all are found.
+    unknown : int
+        Number of entries whose arguments are not known, in a change by argument. They stay: their
+        content is not decoded, or this app does not know the signature of their task.
     """
 
     dry_run: bool
     total: int = 0
     outcomes: Counter[Outcome] = field(default_factory=Counter)
     found: int = field(default=0, compare=False, repr=False)
+    unknown: int = 0
 
     @property
     def done(self) -> int:
@@ -507,4 +511,5 @@ class Bulk:
             "dry_run": self.dry_run,
             "total": self.total,
             "outcomes": {str(outcome): number for outcome, number in self.outcomes.items()},
+            "unknown": self.unknown,
         }

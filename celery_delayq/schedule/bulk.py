@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from itertools import chain
+from operator import attrgetter
 from typing import Any, NamedTuple
 from uuid import uuid4
 
@@ -110,6 +111,11 @@ def change_all(
         windows.reverse()
     last_windows = {window.queue: window for window in windows}
 
+    def matching(entries: Sequence[ListedEntry]) -> Sequence[ListedEntry]:
+        found, unknown = _matching(entries, search)
+        bulk.unknown += unknown
+        return found
+
     def settle(queue: str, some: Sequence[ListedEntry], codes: Sequence[StatusCode]) -> None:
         bulk.outcomes.update(OUTCOMES[code] for code in codes)
         if settled is not None and not dry_run:
@@ -124,7 +130,7 @@ def change_all(
             queue, goes_on = window.queue, last_windows[window.queue] is not window
             read = _Read(limit, began, is_read, goes_on)
             parts = _parts(session, reads, window, read)
-            found = chain.from_iterable(_matching(each, search) for each in parts)
+            found = chain.from_iterable(map(matching, parts))
             if last_first:
                 found = chain([*found][::-1])
             for some in batches(found, batch):
@@ -158,7 +164,7 @@ def _windows(
         for page in listed_pages(session.ask, queue, where, PAGE_ENTRIES, began=began, **options):
             windows.append(_Window(queue, where, start, page.end))
             start = page.end
-            bulk.found += len(_matching(page.entries, search))
+            bulk.found += len(_matching(page.entries, search)[0])
             if len(page.entries) == PAGE_ENTRIES:
                 report(bulk)
     return windows
@@ -177,9 +183,9 @@ class _Window(NamedTuple):
 
 def _matching(
     entries: Sequence[ListedEntry], search: ArgumentSearch | None
-) -> Sequence[ListedEntry]:
-    """Return the entries that match a search, if there is one."""
-    return entries if search is None else [each for each in entries if search.finds(each.record)]
+) -> tuple[Sequence[ListedEntry], int]:
+    """Return the entries that match a search, if there is one, and how many nobody can tell of."""
+    return (entries, 0) if search is None else search.select(entries, attrgetter("record"))
 
 
 class _Read(NamedTuple):

@@ -39,6 +39,9 @@ class Exported:
         Entries that were written.
     left_out : int
         Entries that could not be read.
+    unknown : int
+        Entries whose arguments are not known, in an export by argument. They were not written:
+        their content is not decoded, or this app does not know the signature of their task.
     pruned : int
         Rows that were removed from the database.
     unreadable : list[LeftOut]
@@ -49,6 +52,7 @@ class Exported:
     total: int | None = None
     entries: int = 0
     left_out: int = 0
+    unknown: int = 0
     pruned: int = 0
     unreadable: list[LeftOut] = field(default_factory=list)
 
@@ -59,7 +63,9 @@ class Exported:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the result as JSON types."""
-        numbers = {name: getattr(self, name) for name in ("entries", "left_out", "pruned")}
+        numbers = {
+            name: getattr(self, name) for name in ("entries", "left_out", "unknown", "pruned")
+        }
         unreadable = [each._asdict() for each in self.unreadable]
         return {"made": self.made, **numbers, "unreadable": unreadable}
 
@@ -74,9 +80,19 @@ class Refusal(NamedTuple):
 #: Outcome of one row. ``scheduled``, ``ready``: the task is now scheduled or ready. ``restored``:
 #: the row is a dead letter again. ``duplicate``: the same entry already exists. ``kept``: another
 #: task has the unique key. ``full``: the queue is full. ``overdue``: the entry was due and was
-#: skipped. ``filtered``: the filter does not match. ``refused``: the row cannot be read.
+#: skipped. ``filtered``: the filter does not match. ``unknown``: the filter names arguments, and
+#: those of the row are not known here. ``refused``: the row cannot be read.
 ImportOutcome = Literal[
-    "scheduled", "ready", "restored", "duplicate", "kept", "full", "overdue", "filtered", "refused"
+    "scheduled",
+    "ready",
+    "restored",
+    "duplicate",
+    "kept",
+    "full",
+    "overdue",
+    "filtered",
+    "unknown",
+    "refused",
 ]
 
 

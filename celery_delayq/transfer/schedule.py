@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from itertools import product
+from operator import attrgetter
 from typing import TYPE_CHECKING, Literal, cast
 from uuid import uuid4
 
@@ -116,14 +117,16 @@ def _rows(
 ) -> Iterator[list[ScheduleRow]]:
     """Yield the entries of a queue page by page. The report counts unreadable entries.
 
-    With *search*, only entries that match are yielded and counted. *takes_nul* is whether names of
-    tasks and queues may contain a NUL.
+    With *search*, only entries that match are yielded, and those nobody can tell of are counted.
+    *takes_nul* is whether names of tasks and queues may contain a NUL.
     """
     for page in pages:
         rows = []
-        for listed in page.entries:
-            if search is not None and not search.finds(listed.record):
-                continue
+        entries = page.entries
+        if search is not None:
+            entries, unknown = search.select(entries, attrgetter("record"))
+            report.unknown += unknown
+        for listed in entries:
             try:
                 row = ScheduleRow.of_listed(queue, listed)
                 if not takes_nul and "\0" in row.queue + row.task:
@@ -185,8 +188,10 @@ def import_from(
     ):
         for rows in meant_rows(lines, report, filter):
             if search is not None:
-                found = [row for row in rows if search.finds(row.record().pack())]
-                report.outcomes["filtered"] += len(rows) - len(found)
+                found, unknown = search.select(rows, lambda row: row.record().pack())
+                if unknown:
+                    report.outcomes["unknown"] += unknown
+                report.outcomes["filtered"] += len(rows) - len(found) - unknown
                 rows = found
             _put(session, ahead, rows, report, done, skip=overdue == "skip")
     return report

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -17,7 +16,7 @@ from celery_delayq.app import DelayQ
 from celery_delayq.cli import options, screen
 from celery_delayq.cli.command import command
 from celery_delayq.cli.items import PAGE_ROWS, Bar, Counts, SelectedKind
-from celery_delayq.cli.search import Search
+from celery_delayq.cli.search import Search, due_only, is_held
 from celery_delayq.cli.text import shown_id, stamp
 from celery_delayq.errors import InvalidETA
 from celery_delayq.model.envelope import due_of_eta
@@ -111,13 +110,17 @@ def list_(
     if all_ and (limit is not None or (cursor is not None and filter.arg is None)):
         raise click.UsageError("--all shows everything: leave out --limit and --cursor")
     screen.check_priority(delayq, filter)
-    if filter.arg is not None and not held:
+    if filter.arg is not None:
         most = None if all_ else limit or DEFAULT_LIMIT
-        go_on = partial(_next_page, filter, limit or DEFAULT_LIMIT, all_=all_)
-        _show_found(delayq, filter, Search(delayq, filter, cursor, most), go_on)
+        search = Search(delayq, filter, cursor, most, held=held)
+        go_on = partial(_next_page, filter, limit or DEFAULT_LIMIT, held=held, all_=all_)
+        _show_found(delayq, filter, search, go_on)
     elif all_:
-        entries = _held(delayq, filter) if held else delayq.entries(filter, page=PAGE_ROWS)
-        _show_all(delayq, filter, entries)
+        if held:
+            due = delayq.entries(due_only(delayq, filter), page=PAGE_ROWS)
+            _show_all(delayq, filter, (each for each in due if is_held(each)))
+        else:
+            _show_all(delayq, filter, delayq.entries(filter, page=PAGE_ROWS))
     else:
         _show_page(delayq, filter, limit=limit or DEFAULT_LIMIT, cursor=cursor, held=held)
 
@@ -197,24 +200,11 @@ def _held_page(delayq: DelayQ, filter: Filter, limit: int, cursor: str | None) -
     found: list[ScheduledTask] = []
     while True:
         page = _page(delayq, filter, limit - len(found), cursor)
-        held = [each for each in page if _is_held(each)]
+        held = [each for each in page if is_held(each)]
         found += held
         cursor = None if page and all(each.due > now for each in page) else page.cursor
         if cursor is None or len(found) == limit or (found and not held):
             return Page(found, cursor)
-
-
-def _is_held(task: ScheduledTask) -> bool:
-    return task.state in ("paused", "held")
-
-
-def _held(delayq: DelayQ, filter: Filter) -> Iterator[ScheduledTask]:
-    """Yield the held entries that a filter selects."""
-    now = screen.now_of(delayq)
-    last = filter.without_arg.where().due_to
-    if last is None or moment(last) > now:
-        filter = replace(filter, due_to=now)  # held entries are due: read no others
-    return (each for each in delayq.entries(filter, page=PAGE_ROWS) if _is_held(each))
 
 
 def _show_all(delayq: DelayQ, filter: Filter, entries: Iterable[ScheduledTask]) -> None:
@@ -289,12 +279,13 @@ def _row(task: ScheduledTask, id: str, now: datetime, is_wide: bool) -> Sequence
 def _count_entries(delayq: DelayQ, filter: Filter, bar: Bar) -> Counts:
     """Count the scheduled entries that a filter selects. Unreadable entries have the task ``?``."""
     screen.check_priority(delayq, filter)
-    counts: Counts = Counter()
+    counts = Counts()
     if filter.arg is not None:
         search = Search(delayq, filter)
         for page in search.pages(bar):
             counts.update((each.queue, each.task) for each in page)
         search.finish()
+        counts.unknown = search.unknown
         return counts
     if filter.priority is not None:
         # Only reading all entries finds the entries of one priority.
@@ -309,7 +300,7 @@ def _count_entries(delayq: DelayQ, filter: Filter, bar: Bar) -> Counts:
     queues = with_entries(stores, queues_of(stores, filter.queue), *conditions)
 
     def steps(store: Store, queue: str) -> Steps[Counts]:
-        its: Counts = Counter()
+        its = Counts()
         tasks = [each.task for each in conditions if each.task is not None]
         if not tasks:
             tasks = [*(yield from store.scheduled_tasks_steps(queue))]
@@ -324,7 +315,7 @@ def _count_entries(delayq: DelayQ, filter: Filter, bar: Bar) -> Counts:
 
     for its in stores.run_each(queues, steps).values():
         counts.update(its)
-    return +counts
+    return Counts(+counts)
 
 
 ENTRIES = SelectedKind(

@@ -14,6 +14,7 @@ from celery_delayq.cli import options, screen
 from celery_delayq.cli.command import command
 from celery_delayq.cli.commands.show import ENTRIES
 from celery_delayq.cli.items import ItemKind
+from celery_delayq.cli.search import note_unknown, prepare_search
 from celery_delayq.cli.text import number_of, shown_id
 from celery_delayq.model.scheduled import Filter
 from celery_delayq.transfer.results import Exported, Imported, ImportOutcome, TransferProgress
@@ -31,6 +32,7 @@ _OUTCOME_TEXTS: dict[ImportOutcome, str] = {
     "full": "not scheduled: their queue is full (max_scheduled)",
     "overdue": "skipped: they are overdue",
     "filtered": "not selected by the filter",
+    "unknown": "not selected: their arguments are not known",
     "refused": "refused",
 }
 
@@ -56,6 +58,7 @@ def export(delayq: DelayQ, target: str, filter: Filter, prune: bool) -> bool:
     """
     screen.check_queue(delayq, filter.queue)
     screen.check_priority(delayq, filter)
+    prepare_search(delayq, filter)
     # Standard output may be the target.
     to_stdout = target == "-"
     with progress_of_report() as show:
@@ -64,6 +67,7 @@ def export(delayq: DelayQ, target: str, filter: Filter, prune: bool) -> bool:
         screen.print_json(report.as_dict(), stderr=to_stdout)
     else:
         _print_exported(report, prune=prune, stderr=to_stdout)
+    note_unknown(report.unknown)
     return not report.left_out
 
 
@@ -98,8 +102,10 @@ def import_(
       celery -A shop delayq import postgresql://backup@db/shop --overdue skip
       celery -A old delayq export - | celery -A new delayq import -
     """
+    prepare_search(delayq, filter)
     with progress_of_report() as show:
         report = delayq.import_from(source, filter, overdue=overdue, dry_run=dry_run, progress=show)
+    note_unknown(report.outcomes["unknown"])
     return print_imported(report, ENTRIES)
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Collection, Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple, TypeVar
 
 from kombu.utils import json as kombu_json
 
@@ -13,6 +13,8 @@ from celery_delayq.errors import InvalidFilter, RecordError
 from celery_delayq.model.envelope import Record
 from celery_delayq.model.payload import READABLE_CONTENT_TYPES, body_of
 from celery_delayq.utils import message_json
+
+T = TypeVar("T")
 
 
 class TypedValue(str):
@@ -96,12 +98,24 @@ class ArgumentSearch:
             return None
         return None if is_unknown else True
 
-    def finds(self, record: bytes) -> bool:
-        """Return whether the message of a record has the arguments."""
-        try:
-            return bool(self.matches(message_json.decode(Record.unpack(record).message)))
-        except RecordError:
-            return False
+    def select(self, items: Iterable[T], record_of: Callable[[T], bytes]) -> tuple[list[T], int]:
+        """Return the items that have the arguments, and the number of those nobody can tell of.
+
+        Parameters
+        ----------
+        items, record_of : Iterable, Callable
+            The items, and a function that returns the record of one.
+        """
+        found, unknown = [], 0
+        for item in items:
+            try:
+                verdict = self.matches(message_json.decode(Record.unpack(record_of(item)).message))
+            except RecordError:
+                verdict = None
+            if verdict:
+                found.append(item)
+            unknown += verdict is None
+        return found, unknown
 
     def _arguments(self, message: Any) -> tuple[Any, Any]:
         args, kwargs, _ = body_of(message, self._accept)

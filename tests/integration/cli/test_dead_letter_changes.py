@@ -102,7 +102,7 @@ def test_all_that_a_filter_means_are_replayed(
     assert (done.code, done.out) == (0, "2 dead letters replayed to queue bills.\n")
     assert len(ready(delayq_redis.client, "bills")) == 2
     told = cli("dead", "replay", "--all", "--yes", "--json")
-    assert (told.code, told.json) == (0, {"dry_run": False, "total": 2, "outcomes": {"done": 2}})
+    assert (told.code, told.json["outcomes"]) == (0, {"done": 2})
     assert dead_ids(delayq) == []
 
 

@@ -41,6 +41,11 @@ CASES: dict[str, Case] = {
     "compat": Case("", said("3 bind, 0 would fail")),
     "count": Case("--arg key=k1 --json", lambda ran: ran.json == {"count": 1}),
     "dead replay": Case("dead --args [1,2,3]", REFUSED),
+    "export": Case("@some.jsonl --arg key=k1 --json", lambda ran: ran.json["entries"] == 1),
+    "import": Case(
+        "@all.jsonl --arg key=k1 --json",
+        lambda ran: ran.json["outcomes"] == {"duplicate": 1, "filtered": 1},
+    ),
     "list": Case("--arg key=k1 --json", lambda ran: len(ran.json["entries"]) == 1),
     "pause": Case(f"--task {TASK}", lambda ran: "no task" not in ran.err),
     "periodic add": Case(f"each {TASK} --every 60", lambda ran: "no task" not in ran.err),
@@ -54,7 +59,7 @@ CASES: dict[str, Case] = {
 #: Commands that take arguments or tasks as they are, or whose result does not depend on the code.
 OTHERS = {
     *("dead archive", "dead export", "dead import", "dead list", "dead purge"),
-    *("export", "import", "periodic update", "resume"),
+    *("periodic update", "resume"),
 }
 
 
@@ -82,6 +87,7 @@ def test_the_command_imports_the_modules_of_workers(
         app.send_task(TASK, (key,), task_id=key, countdown=3600, unique_key="{0}")
     [message, _] = [each.message for each in delayq.entries()]
     delayq.store.dead_letters.add("celery", "dead", "it failed", json.dumps(message).encode())
+    delayq.export_to(tmp_path / "all.jsonl")
     (tmp_path / "fixes.py").write_text("def add_two(call): return {'args': [1, 2, 3]}\n")
     assert not is_imported(app)
 

@@ -7,7 +7,10 @@ import re
 import shlex
 import signal
 import subprocess
+import sys
 from pathlib import Path
+from types import SimpleNamespace
+from uuid import uuid4
 
 import pytest
 from celery import Celery
@@ -140,8 +143,105 @@ def test_what_cannot_be_told_is_counted(cli: CommandLine, app: Celery) -> None:
     ran = cli("list", "--arg", "order_id=1", "--json")
 
     assert ids(ran) == []
-    assert "The arguments of 1 entries are not known" in ran.err
+    assert "The arguments of 1 entry are not known" in ran.err
     assert ids(cli("list", "--arg", "order_id=1", "--unpickle", "--json")) == ["packed"]
+
+
+@pytest.fixture
+def left_out(
+    app: Celery, cli: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An entry of a task in a module that only workers import, and two others.
+
+    The content of one is not decoded, and one is of a task of another app.
+    """
+    module = f"lazy_{uuid4().hex}"
+    monkeypatch.setitem(sys.modules, f"{module}_shop", SimpleNamespace(app=app))
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / f"{module}.py").write_text(
+        f"from {module}_shop import app\n"
+        "@app.task(name='shop.lazy', shared=False)\n"
+        "def lazy(order_id): pass\n"
+    )
+    app.conf.include = [module]
+    app.send_task("shop.lazy", (1,), countdown=0.01, task_id="lazy")
+    app.send_task("shop.remind", (1,), countdown=0.02, task_id="packed", serializer="pickle")
+    app.send_task("other.task", (1,), countdown=0.03, task_id="other")
+
+
+def hold(delayq: DelayQ) -> None:
+    """Pause all tasks, and wait until all entries that are due in a moment are held."""
+    for task in ("shop.lazy", "shop.remind", "other.task"):
+        delayq.pause(task=task)
+    store, end = delayq.store, delayq.session.now_ms() + 50
+
+    def are_held() -> bool:
+        is_past = delayq.session.now_ms() > end
+        store.promote("celery", store.layout, 10)
+        return is_past
+
+    wait_until(are_held, TIMEOUT, "the entries are held")
+
+
+@pytest.mark.usefixtures("left_out")
+@pytest.mark.parametrize("command", ["list", "list --all", "list --held", "list --held --all"])
+def test_a_list_knows_the_tasks_of_workers_and_counts_the_others(
+    cli: CommandLine, delayq: DelayQ, command: str
+) -> None:
+    hold(delayq)
+
+    ran = cli(*command.split(), "--arg", "order_id=1", "--json")
+
+    assert ids(ran) == ["lazy"]
+    assert "The arguments of 2 entries are not known" in ran.err
+
+
+@pytest.mark.usefixtures("left_out")
+def test_held_entries_are_searched_page_by_page(
+    cli: CommandLine, app: Celery, delayq: DelayQ
+) -> None:
+    app.send_task("shop.remind", (1,), countdown=0.04, task_id="second")
+    app.send_task("shop.remind", (1,), countdown=3600, task_id="not due")
+    hold(delayq)
+
+    first = cli("list", "--held", "--arg", "order_id=1", "--limit", "1").out
+    told = first.split("there may be more: ")[1].strip()
+
+    assert "lazy" in first.partition("1 entry")[0]
+    assert ids(cli(*shlex.split(told), "--json", "--limit", "9")) == ["second"]
+
+
+@pytest.mark.usefixtures("left_out")
+def test_an_export_and_an_import_count_what_they_leave_out(
+    cli: CommandLine, app: Celery, delayq: DelayQ, tmp_path: Path
+) -> None:
+    every, some = str(tmp_path / "all.jsonl"), str(tmp_path / "some.jsonl")
+    arg = ["--arg", "order_id=1"]
+
+    ran = cli("export", some, *arg, "--json")
+    assert (ran.json["entries"], ran.json["unknown"]) == (1, 2)
+    assert "The arguments of 2 entries are not known" in ran.err
+    lazy = app.tasks.pop("shop.lazy")  # as in a process that has not imported it
+    assert delayq.export_to(some, arg={"order_id": 1}).unknown == 3
+    app.tasks.register(lazy)
+
+    delayq.export_to(every)
+    ran = cli("import", every, *arg, "--json")
+    assert ran.json["outcomes"] == {"duplicate": 1, "unknown": 2, "filtered": 0}
+    assert "The arguments of 2 entries are not known" in ran.err
+    assert "2 not selected: their arguments are not known" in cli("import", every, *arg).out
+
+
+@pytest.mark.usefixtures("left_out")
+def test_a_change_counts_what_it_leaves_alone(cli: CommandLine, delayq: DelayQ) -> None:
+    assert delayq.cancel_all(arg={"order_id": 1}, dry_run=True).unknown == 3
+    arg = ["--arg", "order_id=1", "--yes", "--json"]
+
+    dry, ran = cli("cancel", *arg, "--dry-run"), cli("cancel", *arg)
+
+    for each in (dry, ran):
+        assert (each.json["outcomes"], each.json["unknown"]) == ({"done": 1}, 2)
+        assert "The arguments of 2 entries are not known" in each.err
 
 
 @pytest.mark.parametrize("given", [[], ["--json"]])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from operator import attrgetter
@@ -78,7 +77,7 @@ def _cut(text: str, most: int) -> str:
 
 def _count(delayq: DelayQ, filter: DeadFilter, bar: Bar) -> Counts:
     """Count dead letters by queue and task. Reads every dead letter of the selection."""
-    counts: Counts = Counter()
+    counts = Counts()
     for each in delayq.dead_letters(filter, progress=bar):
         counts[each.queue, each.task or "?"] += 1
     return counts
