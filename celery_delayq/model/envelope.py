@@ -488,8 +488,8 @@ def policy_of_existing(
     action : "keep" | "error"
         What happens if another message has the unique key.
     names : Iterable[str]
-        The names of its task, as :meth:`Renames.all_names` returns them. A message of one of them
-        may have the same unique key.
+        The names of its task, as :meth:`~celery_delayq.model.names.Renames.all_names` returns them.
+        A message of one of them may have the same unique key.
     """
     return " ".join([action[0], "0", "1" if is_retry else "0", *map(quote, names)])
 

@@ -94,10 +94,12 @@ def _read_gone(stores: Stores, id: str, layouts: Mapping[str, Layout]) -> GoneFa
     ]
     revoked_ms = stores.common.waits.revoked_ms([_revoked(id)])
     facts = GoneFacts(id, dead_letters, cancelled, revoked_ms)
-    if dead_letters or cancelled:
+    if cancelled:
         return facts
     if runs := [*read_runs(stores.newest_runs(1, id))]:
         return facts._replace(runs=runs)
+    if dead_letters:
+        return facts
     return facts._replace(searched=sum(each.count() for each in stores.histories.values()))
 
 

@@ -63,7 +63,7 @@ class ReasonKind(str, Enum):
     LEASE_ENDED
         A worker had the task and does not extend its lease.
     REVOKED, EXPIRED, CANCELLED
-        The task does not run.
+        The task does not run. If a worker has it, a run that has begun goes on.
     DEAD
         The task is a dead letter.
     ENDED
@@ -261,7 +261,9 @@ class GoneFacts(NamedTuple):
 def why_waiting(facts: EntryFacts) -> Why:
     """Return the answer for an entry."""
     entry, its = facts.entry, facts.waits
-    reasons = [*_stops(facts), *_pauses(facts), *_in_state(facts)]
+    reasons = [*_pauses(facts), *_in_state(facts)]
+    # What a worker has may run already, so the worker comes first.
+    reasons = reasons + _stops(facts) if entry.state == "running" else _stops(facts) + reasons
     if facts.entry.state == "scheduled" and not facts.is_due:
         reasons.sort(key=lambda each: each.kind is not ReasonKind.NOT_DUE)
     if _needs_dispatcher(entry, reasons) and _is_absent(its):
@@ -301,17 +303,18 @@ def why_gone(facts: GoneFacts) -> Why:
 
 
 def _stops(facts: EntryFacts) -> list[Reason]:
-    """Return the reasons why an entry never runs."""
+    """Return the reasons why an entry never runs, or does not run again."""
     reasons, its = list[Reason](), facts.waits
+    leased = {"leased": True} if facts.entry.state == "running" else {}
     if its.revoked_ms is not None:
-        reasons.append(Reason(ReasonKind.REVOKED, {"since": moment(its.revoked_ms)}))
+        reasons.append(Reason(ReasonKind.REVOKED, {"since": moment(its.revoked_ms), **leased}))
     expires = facts.entry.headers.get("expires")
     try:
         expires_ms = None if expires is None else due_of_eta(expires).ms
     except InvalidETA:
         expires_ms = None
     if expires_ms is not None and expires_ms <= max(facts.due_ms, its.now_ms):
-        reasons.append(Reason(ReasonKind.EXPIRED, {"at": moment(expires_ms)}))
+        reasons.append(Reason(ReasonKind.EXPIRED, {"at": moment(expires_ms), **leased}))
     return reasons
 
 
@@ -476,6 +479,12 @@ def _ended(values: Mapping[str, Any]) -> str:
     return f"{text}: {values['state']}{why}"
 
 
+def _never_runs(values: Mapping[str, Any]) -> str:
+    if values.get("leased"):
+        return "a run that has begun goes on, and no worker begins another one."
+    return "no worker runs it."
+
+
 def _no_dispatcher(values: Mapping[str, Any]) -> str:
     if values["seconds"] is None:
         return "No dispatcher has looked yet: a worker has one, or `delayq dispatch`."
@@ -526,8 +535,8 @@ _SENTENCES: Mapping[ReasonKind, Callable[[Mapping[str, Any]], str]] = {
         f"Worker {v['worker']} had it, and its lease ended {span(v['seconds'])} ago: a dispatcher "
         "gives it to others."
     ),
-    ReasonKind.REVOKED: lambda v: f"It was revoked at {v['since']}: no worker runs it.",
-    ReasonKind.EXPIRED: lambda v: f"It expires at {v['at']}: no worker runs it after that.",
+    ReasonKind.REVOKED: lambda v: f"It was revoked at {v['since']}: {_never_runs(v)}",
+    ReasonKind.EXPIRED: lambda v: f"It expires at {v['at']}: {_never_runs(v)}",
     ReasonKind.CANCELLED: lambda _: "It was cancelled: the next worker drops its message.",
     ReasonKind.DEAD: lambda v: f"It is dead since {v['since']}: {v['reason']}",
     ReasonKind.ENDED: _ended,

@@ -247,6 +247,14 @@ def test_revoked_expired_and_cancelled(app: Celery, delayq: DelayQ, cli: Command
     answer = check(delayq, cli, "cancelled", ReasonKind.CANCELLED, id="ready")
     assert (answer.task, answer.queue) == ("tasks.add", "celery")
 
+    send(app, "leased")
+    promote(delayq)
+    lease(delayq)
+    delayq.store.control.revoke(60, ["leased"])
+    leased = ReasonKind.LEASED, ReasonKind.REVOKED
+    answer = check(delayq, cli, "running", *leased, id="leased")
+    assert answer.text.endswith("a run that has begun goes on, and no worker begins another one.")
+
     delayq.store.control.revoke(60, ["early"])
     answer = check(delayq, cli, "revoked", ReasonKind.REVOKED, id="early")
     assert answer.reasons[0].values["since"] <= moment(delayq.store.now_ms())
@@ -264,6 +272,10 @@ def test_a_dead_letter(delayq: DelayQ, cli: CommandLine) -> None:
     assert answer.reasons[0].values == {"since": since, "reason": "failed: ValueError"}
     assert (answer.task, answer.queue) == ("shop.bill", "bills")
     assert answer.text == f"It is dead since {since.isoformat()}: failed: ValueError"
+
+    delayq.store.history.add("me", 1, 100, [finished("it", 9_000, started=8_000, state="FAILURE")])
+    answer = check(delayq, cli, "dead", ReasonKind.DEAD, ReasonKind.ENDED)
+    assert answer.reasons[1].values["state"] == "FAILURE"
 
 
 def test_finished_and_unknown(delayq: DelayQ, cli: CommandLine) -> None:

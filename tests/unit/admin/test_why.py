@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from datetime import datetime
-from itertools import product
+from itertools import combinations, product
 from math import inf
 from typing import Any, get_args
 
@@ -154,6 +154,37 @@ def test_each_combination_of_facts_has_its_reasons() -> None:
 
     assert number > 2_500
     assert {*K} - seen == {K.CANCELLED, K.DEAD, K.ENDED, K.UNKNOWN}
+
+
+#: Reasons of which one answer has at most one: a task has one place, and a place has one state.
+EXCLUSIVE: list[set[ReasonKind]] = [
+    *map(set, combinations([K.NOT_DUE, K.OVERDUE, K.READY, K.LIMIT, K.LEASED], 2)),
+    {K.LEASED, K.LEASE_ENDED},
+    {K.READY, K.QUARANTINED},
+    {K.TASK_PAUSED, K.RESUMED},
+    *({K.LEASED, each} for each in (K.QUEUE_PAUSED, K.TASK_PAUSED, K.NO_CONSUMER, K.NO_DISPATCHER)),
+    *({K.NOT_DUE, each} for each in (K.MAX_READY, K.PROMOTE_RATE, K.NO_CONSUMER)),
+    *({K.OVERDUE, each} for each in (K.QUEUE_PAUSED, K.TASK_PAUSED, K.QUARANTINED)),
+]
+
+#: Sentences that contradict each other.
+CONTRADICTIONS = [
+    ("no worker runs it", "Worker .* ha[sd] it"),
+    ("No worker consumes", "Worker .* ha[sd] it"),
+    ("has been due", "is due at"),
+]
+
+
+def test_no_answer_contradicts_itself() -> None:
+    for given in matrix():
+        answer = why_waiting(facts_of(given))
+        kinds = {reason.kind for reason in answer.reasons}
+        assert not [pair for pair in EXCLUSIVE if pair <= kinds], given
+        for one, other in CONTRADICTIONS:
+            said = [each for each in (one, other) if re.search(each, answer.text)]
+            assert len(said) < 2, (given, answer.text)
+        if answer.state == "running":
+            assert answer.reasons[0].kind in (K.LEASED, K.LEASE_ENDED), given
 
 
 def test_each_sentence_is_whole_and_safe() -> None:
