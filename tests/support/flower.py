@@ -12,6 +12,7 @@ from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 from celery_delayq.embedded import free_port
@@ -33,11 +34,19 @@ PASSWORDS = {OPERATOR: "right", READER: "also right"}
 def unpacked(release: str) -> Path:
     """Return the folder with a release of Flower, which is fetched once."""
     folder = ROOT / ".upstream" / f"flower-{release}"
-    if not folder.exists():
-        new = folder.with_suffix(".new")
+    if folder.exists():
+        return folder
+    folder.parent.mkdir(exist_ok=True)
+    # Tests in other processes may fetch the same release: whoever is first names the folder.
+    with TemporaryDirectory(dir=folder.parent) as own:
+        new = Path(own, "new")
         pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(new)]
         subprocess.run([*pip, f"flower=={release}"], check=True)
-        new.rename(folder)
+        try:
+            new.rename(folder)
+        except OSError:
+            if not folder.exists():
+                raise
     return folder
 
 
