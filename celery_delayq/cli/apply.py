@@ -71,7 +71,10 @@ def apply(delayq: DelayQ, action: Action, selection: Selection) -> bool:
     """Apply an action and report each outcome; return whether everything was done."""
     with logging_in_one_line():
         if selection.ids:
-            return _apply_to_ids(action, selection)
+            is_done = _apply_to_ids(action, selection)
+            if not is_done:
+                screen.note_unknown_queue(delayq, selection.filter.queue, stderr=True)
+            return is_done
         return _apply_to_filter(delayq, action, selection)
 
 

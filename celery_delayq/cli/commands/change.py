@@ -202,7 +202,10 @@ def update(
             raise click.UsageError(spelled(str(exc))) from exc
         return item_outcome(ENTRIES, id, outcome, "updated")
 
-    return change_each([id], change)
+    is_done = change_each([id], change)
+    if not is_done:
+        screen.note_unknown_queue(delayq, queue, stderr=True)
+    return is_done
 
 
 @command()

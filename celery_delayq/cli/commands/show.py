@@ -76,6 +76,7 @@ def _tell_why_missing(delayq: DelayQ, id: str, queue: str | None) -> bool:
     where = "" if queue is None else f" in queue {spelled(queue)}"
     reasons = " ".join(reason.sentence(stamp) for reason in answer.reasons)
     click.echo(f"Nothing with the id {shown_id(id)} waits or runs{where}. {reasons}", err=True)
+    screen.note_unknown_queue(delayq, queue, stderr=True)
     return False
 
 

@@ -35,6 +35,8 @@ def why(delayq: DelayQ, id: str, queue: str | None) -> bool:
     else:
         for each in (answer, *answer.others):
             _print(each)
+    if not answer.is_known:
+        screen.note_unknown_queue(delayq, queue, stderr=True)
     return answer.is_known
 
 

@@ -42,6 +42,15 @@ TASK = "Note: this app has no task shop.mial{}; did you mean shop.mail?"
 
 #: What a command that gets a wrong queue and a wrong task says.
 NAMES = {
+    "get it --queue blils": QUEUE,
+    "why it --queue blils": QUEUE,
+    "update it --queue blils --priority 3": QUEUE,
+    "cancel it --queue blils": QUEUE,
+    "run-now it --queue blils": QUEUE,
+    "reschedule it --queue blils --in 60": QUEUE,
+    "dead show it --queue blils": QUEUE,
+    "dead purge it --queue blils": QUEUE,
+    "dead replay it --queue blils": QUEUE,
     "list --queue blils": QUEUE,
     "list --arg a=1 --queue blils": QUEUE,
     "count --queue blils": QUEUE,

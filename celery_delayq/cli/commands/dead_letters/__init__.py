@@ -108,6 +108,8 @@ def show(delayq: DelayQ, id: str, queue: str | None) -> bool:
             found = [*delayq.dead_letters(queue=queue, task_id=id, progress=bar)]
     where = "" if queue is None else f" in queue {spelled(queue)}"
     missing = f"There is no dead letter with the id {shown_id(id)}{where}."
+    if not found:
+        screen.note_unknown_queue(delayq, queue, stderr=True)
     return DEAD_LETTERS.show_all(delayq, found, missing)
 
 
