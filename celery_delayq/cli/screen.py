@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -67,6 +68,19 @@ JSON_KEY = "celery_delayq.json"
 T = TypeVar("T")
 
 
+class _FileConsole(Console):
+    """A console without a terminal. It leaves out the blanks with which tables are padded."""
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        for each in objects:
+            if isinstance(each, Table):
+                each.title_justify = "left"  # above the first column of a wide table
+        with self.capture() as printed:
+            super().print(*objects, **options)
+        self.file.write(re.sub(" +(?=\n)", "", printed.get()))
+        self.file.flush()
+
+
 def is_json() -> bool:
     """Return whether the command has the option ``--json``: its output is JSON."""
     return bool(click.get_current_context().meta.get(JSON_KEY))
@@ -82,9 +96,17 @@ def console(*, stderr: bool = False) -> Console:
         stream.reconfigure(errors="backslashreplace")
     no_color = click.get_current_context().obj.no_color or None
     made = Console(highlight=False, stderr=stderr, no_color=no_color)
-    if not made.is_terminal and "COLUMNS" not in os.environ:
+    if made.is_terminal:
+        return made
+    made = _FileConsole(highlight=False, stderr=stderr, no_color=no_color)
+    if "COLUMNS" not in os.environ:
         made.width = FILE_COLUMNS
     return made
+
+
+def gap_of(console: Console) -> str:
+    """Return what is between the parts of a cell: where each row is one line, no line break."""
+    return "; " if console.width == FILE_COLUMNS else "\n"
 
 
 def new_table(*columns: str, title: str = "") -> Table:

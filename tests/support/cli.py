@@ -32,7 +32,7 @@ _EXACT_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{3})?[+-]\d\d:\d\d
 
 def times_in(text: str) -> set[datetime]:
     """Return all times in a text; each must be exact, one word, and have its offset."""
-    found = [each.rstrip(",.:") for each in TIME.findall(text)]
+    found = [each.rstrip(",.:;") for each in TIME.findall(text)]
     assert [each for each in found if not _EXACT_TIME.fullmatch(each)] == []
     return {datetime.fromisoformat(each) for each in found}
 
@@ -79,7 +79,7 @@ class CommandLine:
         self.zone = zone
         self._shows_foreign = shows_foreign
 
-    def __call__(self, *args: str, columns: int = 80) -> Ran:
+    def __call__(self, *args: str, columns: int | None = 80) -> Ran:
         # Before click 8.2, the runner mixes both streams by default.
         mixed = "mix_stderr" in inspect.signature(CliRunner).parameters
         runner = CliRunner(**({"mix_stderr": False} if mixed else {}))  # type: ignore[arg-type]
@@ -88,13 +88,13 @@ class CommandLine:
                 delayq,
                 args,
                 obj=CLIContext(self.app, no_color=True, workdir=None),
-                env={"COLUMNS": str(columns)},
+                env={"COLUMNS": None if columns is None else str(columns)},
             )
         if result.exception is not None and not isinstance(result.exception, SystemExit):
             raise result.exception
         passwords.check(f"delayq {' '.join(args)}", f"{result.stdout}\n{result.stderr}")
         has_other_times = self._shows_foreign or {"--json", "--help", "-"} & {*args}
-        if columns >= 80 and not has_other_times:
+        if (columns or 80) >= 80 and not has_other_times:
             times_in(result.stdout)
         return Ran(result.exit_code, result.stdout, result.stderr)
 

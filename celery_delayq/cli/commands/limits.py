@@ -54,11 +54,12 @@ def list_(delayq: DelayQ) -> None:
     if not found:
         output.print("There are no limits.")
         return
+    gap = screen.gap_of(output)
     table = screen.new_table("limit", "what counts", "held", "lanes", "used")
     for each in found:
         table.add_row(
             Text(spelled(each.name)),
-            _what_counts(each),
+            _what_counts(each, gap),
             f"{each.held:,}",
             f"{each.lanes:,}",
             f"{each.used:,}",
@@ -176,14 +177,15 @@ def _print_changed(status: LimitStatus) -> None:
     if screen.is_json():
         screen.print_json(status.as_dict())
         return
-    text = Text(f"Limit {spelled(status.name)}: ").append(_what_counts(status))
-    screen.console().print(text, soft_wrap=True)
+    output = screen.console()
+    text = Text(f"Limit {spelled(status.name)}: ")
+    output.print(text.append(_what_counts(status, screen.gap_of(output))), soft_wrap=True)
 
 
-def _what_counts(status: LimitStatus) -> Text:
+def _what_counts(status: LimitStatus, gap: str) -> Text:
     """Return what counts of a limit and, if people have set it, what the code says."""
     text = Text("off" if status.is_off else str(status.definition or "no limit"))
     if status.override or status.is_off:
         text.stylize("yellow")
-        text.append(f"\n(code: {status.of_code or 'no limit'})", "dim")
+        text.append(f"{gap}(code: {status.of_code or 'no limit'})", "dim")
     return text

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from rich import box
 from rich.filesize import decimal
@@ -18,8 +18,6 @@ from celery_delayq.cli.command import command
 from celery_delayq.cli.options import json_option
 from celery_delayq.cli.text import number_of
 from celery_delayq.utils.text import span, spelled
-
-_COUNT_COLUMNS = ("scheduled", "overdue", "paused", "ready", "leased", "dead")
 
 
 @command()
@@ -50,7 +48,8 @@ def _print(found: Stats) -> None:
         output.print(f"{found.scheduled:,} scheduled, {found.unroutable:,} unroutable, ", end="")
         output.print(number_of(found.dead, "dead letter", "dead letters"))
         return
-    output.print(queues_table(found.queues))
+    is_file = output.width == screen.FILE_COLUMNS
+    output.print(_wide_table(found.queues) if is_file else queues_table(found.queues))
     output.print(_tasks_table(found))
     if found.periodic:
         output.print(number_of(found.periodic, "periodic entry", "periodic entries"))
@@ -63,29 +62,43 @@ def _print(found: Stats) -> None:
 
 
 def queues_table(queues: Sequence[QueueStats]) -> Table:
-    """Return a table with one row for each queue."""
+    """Return a table of 80 columns: entries that a limit holds are below the paused ones."""
     # Ten columns must fit 80 characters: no room for frames.
     table = Table(title="Queues", box=box.SIMPLE_HEAD, show_edge=False, padding=0)
     table.add_column("queue", overflow="fold")
-    titles = ["paused\nheld" if each == "paused" else each for each in _COUNT_COLUMNS]
+    titles = ("scheduled", "overdue", "paused\nheld", "ready", "leased", "dead")
     for title in (*titles, "oldest\nwaits", "next\ndue in", "memory"):
         table.add_column(title, justify="right", overflow="fold")
     for queue in queues:
         name = Text(spelled(queue.name))
+        scheduled, overdue, paused, held, *others = _numbers(queue)
         table.add_row(
             name.append("\npaused", "yellow") if queue.is_paused else name,
-            *(_count(queue, count) for count in _COUNT_COLUMNS),
-            span(queue.oldest_age) if queue.oldest_age >= 60 else f"{queue.oldest_age:.1f}s",
-            _due_in(queue),
-            "-" if queue.memory is None else decimal(queue.memory),
+            *(scheduled, overdue, f"{paused}\n{held}" if queue.held else paused, *others),
         )
     return table
 
 
-def _count(queue: QueueStats, name: str) -> str:
-    """Return a number of a queue. Entries that a limit holds are below the paused ones."""
-    number = f"{getattr(queue, name):,}"
-    return f"{number}\n{queue.held:,}" if name == "paused" and queue.held else number
+def _wide_table(queues: Sequence[QueueStats]) -> Table:
+    """Return a table in which each queue is one line."""
+    table = Table(title="Queues", box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    table.add_column("queue")
+    table.add_column("state")
+    titles = ("scheduled", "overdue", "paused", "held", "ready", "leased", "dead")
+    for title in (*titles, "oldest waits", "next due in", "memory"):
+        table.add_column(title, justify="right")
+    for queue in queues:
+        state = "paused" if queue.is_paused else "-"
+        table.add_row(Text(spelled(queue.name)), state, *_numbers(queue))
+    return table
+
+
+def _numbers(queue: QueueStats) -> Iterator[str]:
+    for name in ("scheduled", "overdue", "paused", "held", "ready", "leased", "dead"):
+        yield f"{getattr(queue, name):,}"
+    yield span(queue.oldest_age) if queue.oldest_age >= 60 else f"{queue.oldest_age:.1f}s"
+    yield _due_in(queue)
+    yield "-" if queue.memory is None else decimal(queue.memory)
 
 
 def _rabbitmq_table(stats: RabbitMQStats) -> Table:

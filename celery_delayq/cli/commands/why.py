@@ -47,4 +47,4 @@ def _print(answer: Why) -> None:
     head = Text(shown_id(answer.id), "bold").append(f": {answer.state}", "default")
     output.print(head.append(f"; {about}" if about else "", "default"))
     for reason in answer.reasons:
-        output.print(Padding(Text(reason.sentence(stamp)), (0, 0, 0, 2)))
+        output.print(Padding(Text(reason.sentence(stamp)), (0, 0, 0, 2), expand=False))

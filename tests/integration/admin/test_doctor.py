@@ -414,7 +414,7 @@ def test_what_people_have_set_is_a_note(
     assert (found["check"], found["level"]) == ("limits", "note")
     assert "limits unset api" in found["todo"]
     assert ran.code == 0
-    assert ran.out.splitlines()[-1].endswith("checks: nothing wrong, 1 note(s)")
+    assert ran.out.splitlines()[-1].endswith("checks: nothing wrong, 1 note")
 
 
 @pytest.mark.full

@@ -285,12 +285,12 @@ def test_the_command_line_finds_and_repairs(app: Celery, redis: Redis) -> None:
     assert found.code == 1
     assert "mail" in found.out
     assert "[bold]-" in found.out
-    assert "30 finding(s); see --repair" in found.out
+    assert "30 findings; see --repair" in found.out
     assert not redis.exists("{mail}:tasks")
     told = cli("fsck", "--json", "--queue", "mail").json
     repaired = cli("fsck", "--repair")
     assert repaired.code == 0
-    assert "30 finding(s), 30 repaired" in repaired.out
+    assert "30 findings, 30 repaired" in repaired.out
     assert "nothing wrong" in cli("fsck").out
 
     [finding] = told["findings"]

@@ -97,7 +97,7 @@ def _print(report: CompatReport) -> None:
     output = screen.console()
     rows = report.rows
     if rows:
-        output.print(_table(rows))
+        output.print(_table(rows, screen.gap_of(output)))
     lines = [Text(f"line {line:,}: {spelled(reason)}") for line, reason in report.refusals]
     screen.print_list(lines, report.refused)
     looked = ", ".join(f"{report.looked[place]:,} {place}" for place in PLACES)
@@ -109,15 +109,15 @@ def _print(report: CompatReport) -> None:
         output.print(f"This broker lets nobody read what is {' or '.join(report.not_looked)}.")
 
 
-def _table(rows: Iterable[CompatRow]) -> Table:
+def _table(rows: Iterable[CompatRow], gap: str) -> Table:
     table = screen.new_table("task", "found", "problem")
-    table.show_lines = True
+    table.show_lines = gap == "\n"
     for row in rows:
-        table.add_row(Text(spelled(row.problem.task)), f"{row.count:,}", _problem(row))
+        table.add_row(Text(spelled(row.problem.task)), f"{row.count:,}", _problem(row, gap))
     return table
 
 
-def _problem(row: CompatRow) -> Text:
+def _problem(row: CompatRow, gap: str) -> Text:
     """Return the problem, where the messages wait, their due times, and some ids."""
     _, part, verdict, detail = row.problem
     text = Text(verdict.value, _STYLES[verdict.level])
@@ -127,9 +127,9 @@ def _problem(row: CompatRow) -> Text:
         text.append(f": {spelled(detail)}", "default")
     places = ", ".join(f"{number:,} {place}" for place, number in row.places.items())
     inside = "" if part is Part.MESSAGE else f", in a {part.value}"
-    text.append(f"\n{places}{inside}", "default")
+    text.append(f"{gap}{places}{inside}", "default")
     if row.first_due is not None and row.last_due is not None:
         first, last = (stamp(moment(ms)) for ms in (row.first_due, row.last_due))
-        text.append(f"\ndue {first}" + ("" if first == last else f" to {last}"), "default")
+        text.append(f"{gap}due {first}" + ("" if first == last else f" to {last}"), "default")
     more = ", …" if row.count > len(row.ids) else ""
-    return text.append(f"\n{', '.join(map(shown_id, row.ids))}{more}", "dim")
+    return text.append(f"{gap}{', '.join(map(shown_id, row.ids))}{more}", "dim")

@@ -14,6 +14,7 @@ from celery_delayq.app import DelayQ
 from celery_delayq.cli import screen
 from celery_delayq.cli.command import command
 from celery_delayq.cli.options import json_option, option
+from celery_delayq.cli.text import number_of
 from celery_delayq.errors import ConfigError
 from celery_delayq.utils.text import spelled
 
@@ -54,10 +55,12 @@ def doctor(delayq: DelayQ, role: str) -> bool:
         for each in found.findings:
             output.print(_text(each), soft_wrap=True)
         output.print(", ".join(f"{name} {version}" for name, version in found.versions.items()))
-        said = f"{len(found.wrong)} finding(s)" if found.wrong else "nothing wrong"
-        for level, text in ((UNKNOWN, "cannot be told"), (NOTE, "note(s)")):
-            number = sum(each.level == level for each in found.findings)
-            said += f", {number} {text}" if number else ""
+        wrong = number_of(len(found.wrong), "finding", "findings")
+        said = wrong if found.wrong else "nothing wrong"
+        unknown, notes = (sum(each.level == level for each in found.findings)
+                          for level in (UNKNOWN, NOTE))  # fmt: skip
+        said += f", {unknown} cannot be told" if unknown else ""
+        said += f", {number_of(notes, 'note', 'notes')}" if notes else ""
         output.print(f"{len(found.checks)} checks: {said}")
     return not found.wrong
 

@@ -11,6 +11,7 @@ from celery_delayq.app import DelayQ
 from celery_delayq.cli import screen
 from celery_delayq.cli.command import command
 from celery_delayq.cli.options import flag, json_option, name_option
+from celery_delayq.cli.text import number_of
 from celery_delayq.settings import Settings
 from celery_delayq.utils.text import spelled
 
@@ -43,40 +44,42 @@ def fsck(delayq: DelayQ, repair: bool, queue: str | None) -> bool:
     else:
         output = screen.console()
         if report.findings:
-            output.print(_table(report))
+            output.print(_table(report, screen.gap_of(output)))
         for note in report.notes:
             output.print(Text(spelled(note)))
         output.print(_summary(report, repair=repair))
     return not report.unrepaired
 
 
-def _table(report: Report) -> Table:
+def _table(report: Report, gap: str = "\n") -> Table:
     table = screen.new_table("queue", "found", "repaired", "what", title="Findings")
-    table.show_lines = True
-    table.columns[0].max_width = 20  # an id fits beside it at 80 columns
+    if gap == "\n":
+        table.show_lines = True
+        table.columns[0].max_width = 20  # an id fits beside it at 80 columns
     for finding in report.findings:
         table.add_row(
             Text(spelled(finding.queue)),
             f"{finding.found:,}",
             f"{finding.repaired:,}",
-            _what(finding),
+            _what(finding, gap),
         )
     return table
 
 
-def _what(finding: Finding) -> Text:
+def _what(finding: Finding, gap: str) -> Text:
     """Return the problem, its possible causes, its repair, and some ids."""
     kind = KINDS[finding.kind]
     text = Text(kind.what)
-    text.append(f"\ncause: {', or '.join(cause.value for cause in kind.causes)}")
-    text.append(f"\nrepair: {kind.repairing}")
+    text.append(f"{gap}cause: {', or '.join(cause.value for cause in kind.causes)}")
+    text.append(f"{gap}repair: {kind.repairing}")
     more = ", …" if finding.found > len(finding.examples) else ""
-    return text.append(f"\n{', '.join(map(spelled, finding.examples))}{more}", style="dim")
+    return text.append(f"{gap}{', '.join(map(spelled, finding.examples))}{more}", style="dim")
 
 
 def _summary(report: Report, *, repair: bool) -> str:
-    where = f"{len(report.queues):,} queue(s), {report.done:,} members of keys looked at"
+    queues = number_of(len(report.queues), "queue", "queues")
+    where = f"{queues}, {number_of(report.done, 'member', 'members')} of keys looked at"
     if not report.found:
         return f"{where}: nothing wrong"
-    found = f"{where}: {report.found:,} finding(s)"
+    found = f"{where}: {number_of(report.found, 'finding', 'findings')}"
     return f"{found}, {report.repaired:,} repaired" if repair else f"{found}; see --repair"
