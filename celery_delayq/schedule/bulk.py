@@ -65,13 +65,14 @@ def change_all(
     """Change the entries that match a filter, in batches.
 
     An entry whose due time changes after the beginning is left unchanged. With a priority or
-    *last_first*, all matching entries are found first. While Redis changes a batch, the next batch
-    is read and the former one is settled: :meth:`PipelinedCalls.send_all`.
+    *last_first*, all matching entries are found first. While Redis runs the first call of a batch,
+    the next batch is read and the former one is settled: :meth:`PipelinedCalls.send_all`.
 
     Parameters
     ----------
     last_first : bool
-        Change the entries in the reverse order of their due times.
+        Change the entries in the reverse order of their due times: a batch is settled before the
+        next one is sent.
     batch : int
         Entries that are changed together.
     records : bool
@@ -139,6 +140,8 @@ def change_all(
                     continue
                 store = session.ask(partial(_store_of, queue))
                 steps = change(store, queue, known[queue], some, uuid4().hex)
+                if last_first:  # a batch of large messages takes further calls
+                    changes.settle()
                 changes.send_steps(queue, steps, partial(settle, queue, some))
     return bulk
 
@@ -165,7 +168,7 @@ def _windows(
             windows.append(_Window(queue, where, start, page.end))
             start = page.end
             bulk.found += len(_matching(page.entries, search)[0])
-            if len(page.entries) == PAGE_ENTRIES:
+            if page.end is not None:
                 report(bulk)
     return windows
 

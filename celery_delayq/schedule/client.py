@@ -146,8 +146,8 @@ class Schedule:
         once, in the order of due times when the first page was read, and with its present due time.
         This holds if at most one hour passes between two pages.
 
-        A search by argument reads at most 10,000 entries for a page, so a page with a cursor may
-        have fewer entries than *limit*, or none.
+        A page ends after 4 MB of messages. A search by argument reads at most 10,000 entries for a
+        page. So a page with a cursor may have fewer entries than *limit*; of a search, none.
 
         Parameters
         ----------
@@ -564,7 +564,7 @@ class Schedule:
             Required without a condition, which means all entries of all queues.
         progress : Callable[[Bulk], object]
             Called after each batch. With a priority, and by :meth:`run_all_now`, it is also called
-            for each 1,000 entries that are found, before the first change; then ``found`` grows.
+            while entries are found, before the first change; then ``found`` grows.
         """
         filter = filter_of(Filter, filter, fields, Schedule.cancel_all)
         with_records = not dry_run and has_listeners(self._session.app)

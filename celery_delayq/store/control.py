@@ -36,9 +36,9 @@ from celery_delayq.model.lookup import (
     worst_code,
 )
 from celery_delayq.store.keys import Layout
-from celery_delayq.store.scan import ScanStore, Stretch
+from celery_delayq.store.scan import PAGE_FIELDS, ScanStore, Stretch
 from celery_delayq.store.scripting.calls import Steps, due_argument
-from celery_delayq.store.scripting.replies import answered
+from celery_delayq.store.scripting.replies import answered, cut
 from celery_delayq.store.scripting.runner import ScriptRunner, StorePart, ran
 from celery_delayq.utils import foreign
 from celery_delayq.utils.portions import batches, portions
@@ -178,11 +178,14 @@ class ControlStore(StorePart):
 
     page = ran(page_steps)
 
-    def records_steps(self, queue: str, names: Sequence[str]) -> Steps[dict[str, bytes]]:
-        """Return the records of the entries that are still scheduled, by name."""
-        fields = [to_bytes(name) for name in names]
-        found = yield from self._scan.values_steps(self._keys.queue(queue).entries, fields)
-        return {name: data for name, data in zip(names, found, strict=True) if data is not None}
+    def records_steps(self, queue: str, names: Sequence[str]) -> Steps[list[bytes | None]]:
+        """Return the records of the first of *names*: about 1 MB, and at least one.
+
+        A record is None if the entry is not scheduled any more.
+        """
+        fields = [to_bytes(name) for name in names[:PAGE_FIELDS]]
+        entries = self._keys.queue(queue).entries
+        return cut(*(yield self._new_call("scan/hash_values", None, fields, hash=entries)))
 
     def count_steps(self, queue: str, where: EntryCondition) -> Steps[int]:
         """Return the number of entries of a queue. *where* must not have a priority step."""

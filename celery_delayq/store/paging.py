@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -12,7 +13,9 @@ from celery_delayq.model.arguments.search import ArgumentSearch
 from celery_delayq.model.lookup import EntryCondition, FoundPage, ListedEntry, Position, State
 from celery_delayq.model.names import NO_RENAMES, Renames, check_name
 from celery_delayq.model.scheduled import Cursor, Filter, Page, ScheduledTask
+from celery_delayq.store.control import MAX_PAGE_BYTES
 from celery_delayq.store.keys import Layout
+from celery_delayq.store.scan import PAGE_FIELDS
 from celery_delayq.store.schedule import Store, layouts
 from celery_delayq.store.scripting.calls import Steps
 from celery_delayq.store.stores import Stores
@@ -171,14 +174,13 @@ def read_page(
         end = key, name, last.name
     elif limit_key is not None:
         end = limit_key
-    records = {} if single else _records(stores, shown)
+    records = [each.record for _, _, each in shown] if single else _records(stores, shown)
     tasks: list[ScheduledTask] = []
     looked = unknown = 0
-    for _, name, each in shown:
+    for (_, name, each), data in zip(shown, records, strict=False):
         if len(tasks) == most:
             break
         looked += 1
-        data = each.record if single else records.get((name, each.name), b"")
         if data:  # without data, the entry has left the schedule meanwhile
             state: State = "paused" if each.score != each.due_ms else "scheduled"
             task = ScheduledTask.of_record(name, each.name, state, each.due_ms, data)
@@ -263,14 +265,29 @@ def _after(queue: str, after: Cursor, task: str | None) -> Position | None:
     return Position.of(after.key if queue < after.queue else after.key - 1, _MAX_NAME, task)
 
 
-def _records(
-    stores: Stores, shown: Sequence[tuple[int, str, ListedEntry]]
-) -> dict[tuple[str, str], bytes]:
-    """Read the records of entries of several queues."""
-    names: dict[str, list[str]] = {}
-    for _, queue, listed in shown:
-        names.setdefault(queue, []).append(listed.name)
-    found = stores.run_each(
-        names, lambda store, queue: store.control.records_steps(queue, names[queue])
-    )
-    return {(queue, name): data for queue, its in found.items() for name, data in its.items()}
+def _records(stores: Stores, shown: Sequence[tuple[int, str, ListedEntry]]) -> list[bytes | None]:
+    """Read the records of the first entries of *shown*: of all of them, or :data:`MAX_PAGE_BYTES`.
+
+    A round reads about 1 MB of each queue. A record is None if the entry has left the schedule.
+    """
+    records: list[bytes | None] = []
+    size = 0
+    while len(records) < len(shown) and size < MAX_PAGE_BYTES:
+        some = shown[len(records) : len(records) + PAGE_FIELDS]
+        names: dict[str, list[str]] = {}
+        for _, queue, listed in some:
+            names.setdefault(queue, []).append(listed.name)
+        found = stores.run_each(names, partial(_first_records, names))
+        unused = {queue: deque(its) for queue, its in found.items()}
+        for _, queue, _ in some:
+            if not unused[queue] or size >= MAX_PAGE_BYTES:
+                break
+            records.append(unused[queue].popleft())
+            size += len(records[-1] or b"")
+    return records
+
+
+def _first_records(
+    names: Mapping[str, Sequence[str]], store: Store, queue: str
+) -> Steps[list[bytes | None]]:
+    return store.control.records_steps(queue, names[queue])

@@ -100,7 +100,8 @@ class PipelinedCalls:
     def send_steps(self, queue: str, steps: Steps[T], then: Callable[[T], object]) -> None:
         """Send the first call of *steps*, each of which is one call, as :meth:`send` does.
 
-        The other calls follow when the first one is settled. *then* is called with the result.
+        The other calls follow when the first one is settled, so Redis may run them after the next
+        steps' first call. *then* is called with the result.
         """
 
         def go_on(answer: Any) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import cast
 
 from redis import Redis
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import ResponseError
 
 from celery_delayq.errors import EarlierLayout, UnsupportedServer
 from celery_delayq.store.keys import EARLIER_KEYS, Keys
@@ -52,41 +52,44 @@ def check_server(client: Redis, *, in_cluster: bool = False) -> None:
         The server is too old, runs no scripts, or is a node of a cluster although *in_cluster* is
         False.
     """
-    _check_version(client, in_cluster)
-    _check_scripts(client)
+    with client.pipeline(transaction=False) as pipe:
+        pipe.info("server")
+        pipe.eval("return 1", 0)
+        info, evaluated = pipe.execute(raise_on_error=False)
+    _check_version(info, in_cluster)
+    _check_scripts(evaluated)
 
 
-def _check_version(client: Redis, in_cluster: bool) -> None:
-    try:
-        told = cast("dict[str, object]", client.info("server"))
-        version = str(told["redis_version"])
-    except (ResponseError, KeyError) as exc:
+def _check_version(info: dict[str, object] | Exception, in_cluster: bool) -> None:
+    """Refuse a server by the section "server" of its INFO, or its refusal."""
+    if isinstance(info, Exception) or "redis_version" not in info:
         warn_once(
             logger,
-            f"Redis does not tell its version ({exc}); celery_delayq needs "
+            f"Redis does not tell its version ({info}); celery_delayq needs "
             f"{'.'.join(map(str, MIN_REDIS))} or newer. {_how_to_allow('+info')}",
         )
         return
+    version = str(info["redis_version"])
     if tuple(int(part) for part in version.split(".")[:2]) < MIN_REDIS:
         raise UnsupportedServer(
             f"Redis {version} is too old for celery_delayq: "
             f"use {'.'.join(map(str, MIN_REDIS))} or newer, or a Valkey"
         )
     # Valkey calls this server_mode, unless Valkey is configured to look like Redis.
-    if "cluster" in (told.get("redis_mode"), told.get("server_mode")) and not in_cluster:
+    if "cluster" in (info.get("redis_mode"), info.get("server_mode")) and not in_cluster:
         raise UnsupportedServer(_CLUSTER_NODE_TEXT)
 
 
-def _check_scripts(client: Redis) -> None:
-    try:
-        client.eval("return 1", 0)
-    except RedisError as exc:
-        # Other errors, such as those of a busy or starting server, are those of the next call.
-        if any(text in str(exc) for text in _NO_LUA_TEXTS):
-            raise UnsupportedServer(
-                f"this server runs no Lua scripts ({exc}): celery_delayq needs EVAL and EVALSHA; "
-                "allow them, load the Lua module of Valkey, or use another Redis or Valkey"
-            ) from exc
+def _check_scripts(reply: object) -> None:
+    """Refuse a server by its reply to EVAL.
+
+    Other errors, such as those of a busy server, are those of the next call.
+    """
+    if isinstance(reply, Exception) and any(text in str(reply) for text in _NO_LUA_TEXTS):
+        raise UnsupportedServer(
+            f"this server runs no Lua scripts ({reply}): celery_delayq needs EVAL and EVALSHA; "
+            "allow them, load the Lua module of Valkey, or use another Redis or Valkey"
+        ) from reply
 
 
 def name_and_version(info: Mapping[str, object]) -> tuple[str, str]:

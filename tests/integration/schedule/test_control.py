@@ -129,18 +129,21 @@ def test_a_canvas_tells_how_many_entries_it_has_read(
     assert seen == [(10, 0), (20, 0), (25, 1)]
 
 
-def test_all_that_runs_now_runs_in_order_of_due(delayq: DelayQ, redis: Redis) -> None:
-    ids = [f"{n:03}" for n in range(250)]
-    for n, id in enumerate(ids):
-        send(delayq, id, 100 + n)
+@pytest.mark.parametrize("size", [1, 60_000])
+def test_all_that_runs_now_runs_in_order_of_due(delayq: DelayQ, redis: Redis, size: int) -> None:
+    # The change of a batch of large messages takes several calls.
+    number = 250 if size == 1 else 3 * bulk.CHANGE_BATCH
+    ids = [f"{n:03}" for n in range(number)]
+    items = ({"id": id, "args": ("x" * size,), "countdown": 100 + n} for n, id in enumerate(ids))
+    delayq.schedule_many(items, task="shop.remind")
 
-    assert delayq.run_all_now(Filter(task="shop.remind")).done == 250
+    assert delayq.run_all_now(Filter(task="shop.remind")).done == number
 
     waiting = redis.lrange("celery", 0, -1)
     assert [
         b'"correlation_id": "%b"' % id.encode() in item
         for id, item in zip(ids, reversed(waiting), strict=True)
-    ] == [True] * 250
+    ] == [True] * number
 
 
 def test_a_dry_run_counts_and_changes_nothing(delayq: DelayQ) -> None:

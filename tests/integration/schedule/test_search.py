@@ -12,7 +12,7 @@ from celery import Celery
 from celery_delayq import DelayQ, Filter, Outcome
 from celery_delayq.errors import InvalidCursor, InvalidFilter
 from celery_delayq.schedule import client, search
-from celery_delayq.store import paging
+from celery_delayq.store import control, paging
 
 QUEUES = ("celery", "mail", "bills")
 
@@ -79,6 +79,52 @@ def test_pages_lead_from_one_to_the_next(
 
     assert found == expected(7, QUEUES if queue is None else (queue,))
     assert looked == (2300 if queue is None else 100)
+
+
+@pytest.mark.parametrize("arg", [None, {"order_id": 7}])
+@pytest.mark.parametrize("queue", [None, "mail"])
+def test_pages_of_large_messages_are_short(
+    delayq: DelayQ, monkeypatch: pytest.MonkeyPatch, queue: str | None, arg: Any
+) -> None:
+    for module in (control, paging):
+        monkeypatch.setattr(module, "MAX_PAGE_BYTES", 300_000)
+    large = {"note": "x" * 100_000}
+    items: list[dict[str, Any]] = [
+        {"args": (7,), "kwargs": large, "countdown": 60 + n, "id": f"{n}", "queue": QUEUES[n % 3]}
+        for n in range(60)
+    ]
+    delayq.schedule_many(items, task="shop.remind")
+    filter = Filter(queue, arg=arg)
+    found: list[str] = []
+    cursor = None
+    while True:
+        page = delayq.list(filter, limit=50, cursor=cursor)
+        if arg is None:  # a search reads several pages for one
+            assert 0 < len(page) <= (3 if queue is None else 10)  # one call reads about 1 MB
+        found, cursor = [*found, *ids(page)], page.cursor
+        if cursor is None:
+            break
+
+    assert found == [each["id"] for each in items if queue in (None, each["queue"])]
+    monkeypatch.setattr(client, "MAX_SEARCHED_ENTRIES", 200)
+    assert ids(delayq.entries(filter)) == found
+
+
+def test_progress_is_reported_for_short_pages_too(
+    delayq: DelayQ, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control, "MAX_PAGE_BYTES", 300_000)
+    large = {"args": (7, "x" * 100_000), "countdown": 60}
+    delayq.schedule_many([large] * 60, task="shop.remind")
+    seen: list[tuple[int, int]] = []
+
+    delayq.run_all_now(
+        arg={"order_id": 7}, progress=lambda bulk: seen.append((bulk.found, bulk.looked))
+    )
+
+    before = [found for found, looked in seen if not looked]
+    assert len(before) > 3
+    assert before == sorted({*before})
 
 
 def test_a_cursor_belongs_to_its_arguments(delayq: DelayQ, app: Celery) -> None:

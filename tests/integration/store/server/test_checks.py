@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kombu.exceptions import OperationalError
@@ -14,7 +15,7 @@ from redis.exceptions import ResponseError
 from celery_delayq import DelayQ
 from celery_delayq.embedded import EmbeddedRedis, wheel_redis_server
 from celery_delayq.errors import ConfigError, EarlierLayout, UnsupportedServer
-from celery_delayq.store.server.checks import check_refusal
+from celery_delayq.store.server.checks import check_refusal, check_server
 from celery_delayq.testing import wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.integration.conftest import MakeApp
@@ -278,3 +279,21 @@ def test_a_database_with_keys_of_an_earlier_layout_is_refused(
         DelayQ.of(app).count()
 
     assert redis.keys() == [f"{prefix}delayq:reaping".encode()]
+
+
+def test_the_checks_of_a_server_take_one_round_trip(
+    delayq_redis: RedisUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, sent = delayq_redis.client, []
+    client.ping()  # connected, which takes round trips of its own
+    connection_class = client.connection_pool.connection_class
+    send = connection_class.send_packed_command
+
+    def counted(*args: Any, **options: Any) -> None:
+        sent.append(args)
+        send(*args, **options)
+
+    monkeypatch.setattr(connection_class, "send_packed_command", counted)
+    check_server(client)
+
+    assert len(sent) == 1
