@@ -68,7 +68,8 @@ class AcquireReply(NamedTuple):
     Attributes
     ----------
     first_list : int
-        The number of the first ready list with more messages, from 1; 0 for none.
+        The number of the first ready list with more messages, from 1; 0 for none. The next lane
+        that may go counts as the list of its priority.
     alone : bool
         Whether the message is quarantined. The process may take no other message until it is
         settled.

@@ -215,8 +215,6 @@ class Consumer:
         self._cancelled: list[Taken] = []
         #: By queue that Redis refused: monotonic time until which it is not asked.
         self._refused: dict[str, float] = {}
-        #: Queues with messages of limits of which the process gets no more than it can run now.
-        self._waiting_for_slots: set[str] = set()
         prefetch.add(self)
 
     # -- the queues
@@ -233,6 +231,7 @@ class Consumer:
         """Consume a queue no more; :meth:`take_cancelled` returns its fetched messages."""
         self.queues -= {queue}
         self.leased_queues -= {queue}
+        self._prefetch.note_waiting(self, queue, waits=False)
         self._interrupt()
         for taken in self.take_all():
             (self._cancelled if taken.queue == queue else self.taken).append(taken)
@@ -269,7 +268,7 @@ class Consumer:
                 self._send_requests(shares)
             elif shares is not None and not self.taken:
                 self._wait()
-            elif self._waiting_for_slots:
+            elif self._prefetch.waiting:
                 self.idle.look_soon()
 
     def next(self) -> Taken | None:
@@ -294,7 +293,7 @@ class Consumer:
         """Whether no reply is awaited and no command is to be sent."""
         if self.state is not State.READY or self._prefetch.asks_singly:
             return False
-        if self._waiting_for_slots:
+        if self._prefetch.waiting:
             return False
         return bool(self.leased_queues) and not self._is_worth_it(self._credit())
 
@@ -311,11 +310,7 @@ class Consumer:
 
     def _credit(self) -> int:
         # Without a limit: a batch for a worker, one message for any other consumer.
-        credit = self._prefetch.credit(self.batch_size.size if self.serves_worker else 1)
-        if credit > 0 and self._waiting_for_slots:
-            # No other messages ahead: those of limits would never find a free slot.
-            return min(credit, self._free_slots())
-        return credit
+        return self._prefetch.credit(self.batch_size.size if self.serves_worker else 1)
 
     def _is_worth_it(self, credit: int) -> bool:
         """Return whether to send requests now: not for each message while the pool is busy.
@@ -340,12 +335,15 @@ class Consumer:
             return []
         if not self.keeper.may_request():
             return None
+        fair = not isinstance(self._cycle, priority_cycle)
+        if self._prefetch.waiting:
+            self._prefetch.keep_waiting(self, self._fair_share.in_turn(leased, fair=fair))
         credit = self._prefetch.part_of(credit, has_more=self._fair_share.has_more(leased))
         return self._fair_share.deal(
             leased,
             min(credit, self.batch_size.size),
             len(self._store.layout.steps),
-            fair=not isinstance(self._cycle, priority_cycle),
+            fair=fair,
         )
 
     def _send_requests(self, shares: Sequence[Share] = ()) -> None:
@@ -366,9 +364,11 @@ class Consumer:
         me, lease, others = keeper.worker_id, keeper.lease, keeper.leases_beside
         # Acknowledgements first: they may make room for a quarantined message.
         calls = keeper.acks.calls(self._store, self._riding_acks)
-        free_slots = self._free_slots()
-        if free_slots:
-            self._waiting_for_slots.clear()
+        free_slots = 0
+        if self.idle.limited_queues:
+            free_slots = self._prefetch.free_slots(
+                sum([each.share.limit for each in self._requests])
+            )
         each, more = divmod(free_slots, len(self._requests))
         calls += [
             leases.acquire_call(
@@ -387,15 +387,6 @@ class Consumer:
         ]
         return calls
 
-    def _free_slots(self) -> int:
-        """Return how many more messages of limits the process can run now.
-
-        Where no limits are known it is not counted: 1.
-        """
-        if not self.idle.limited_queues:
-            return 1
-        return self._prefetch.free_slots(sum([each.share.limit for each in self._requests]))
-
     @property
     def scarce(self) -> int:
         """Number of leased messages with a scarce permit of a limit."""
@@ -413,7 +404,7 @@ class Consumer:
         """Return the packed commands that find other queues with messages, and their number."""
         leased, popped = self._queues_in_turn()
         look = self._filled_call = FilledQueuesCall()
-        lanes = bool(self.idle.limited_queues) and self._free_slots() > 0
+        lanes = bool(self.idle.limited_queues)
         for queue in self._fair_share.find_empty(leased):
             look.add(queue, *self.idle.wake_lists(queue, lanes=lanes))
         if len(leased) > 1:
@@ -435,11 +426,11 @@ class Consumer:
     def _wait(self) -> None:
         """Look at the ready lists, or wait for a wake-up."""
         leased, popped = self._queues_in_turn()
-        lists, lanes = self._ready_lists(popped), self._free_slots() > 0
-        if look := self.idle.look(leased, lanes=lanes):
+        lists = self._ready_lists(popped)
+        if look := self.idle.look(leased):
             self._filled_call = look
             self._send(State.LOOKING, look.packed())
-        elif wait := self.idle.wait(leased, lists, briefly=bool(self._refused), lanes=lanes):
+        elif wait := self.idle.wait(leased, lists, briefly=bool(self._refused)):
             self._send(State.BLOCKED, wait)
 
     def _queues_in_turn(self) -> tuple[list[str], list[str]]:
@@ -590,8 +581,8 @@ class Consumer:
         """Note the messages of a reply as leased, and return them."""
         self._fair_share.note_first_list(queue, reply.first_list)
         self.idle.note_limits(queue, has_limits=reply.has_limits)
-        if reply.lanes_wait:
-            self._waiting_for_slots.add(queue)
+        waits = reply.lanes_wait and queue in self.leased_queues
+        self._prefetch.note_waiting(self, queue, waits=waits)
         if reply.messages:
             self.idle.note_messages(from_others=reply.others)
         if reply.must_make_room:
@@ -648,7 +639,7 @@ class Consumer:
             taken = self._note_leased(queue, request_number, reply)
             if taken:
                 return taken[0]
-            if reply.must_make_room or not reply.first_list:
+            if reply.must_make_room or reply.lanes_wait or not reply.first_list:
                 return None
             # A later request, of another thread, has overtaken this one.
 
@@ -665,6 +656,7 @@ class Consumer:
         """
         self.drop_connection()
         self._abandon_requests()
+        self._prefetch.keep_waiting(self, ())
 
     def _abandon_requests(self) -> None:
         for request in self._requests:

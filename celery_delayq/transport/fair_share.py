@@ -89,6 +89,13 @@ class FairShare:
             if self._first_lists.get(queue, 0) > 1
         ]
 
+    def in_turn(self, order: Sequence[str], *, fair: bool) -> list[str]:
+        """Return the queues that may get a request: the most urgent of those with messages."""
+        filled = [queue for queue in order if self._first_lists.get(queue) != 0]
+        best = min((self._first_lists.get(queue, 1) for queue in filled), default=0)
+        tier = [queue for queue in filled if self._first_lists.get(queue, 1) == best]
+        return tier if fair else tier[:1]
+
     def deal(self, order: Sequence[str], credit: int, lists: int, *, fair: bool) -> list[Share]:
         """Return the requests to make while *credit* messages may be taken.
 
@@ -109,12 +116,12 @@ class FairShare:
         filled = [queue for queue in order if self._first_lists.get(queue) != 0]
         if len(filled) == 1:
             return [Share(filled[0], credit, lists)]
-        best = min((self._first_lists.get(queue, 1) for queue in filled), default=0)
-        tier = [queue for queue in filled if self._first_lists.get(queue, 1) == best]
+        tier = self.in_turn(filled, fair=fair)
         if len(tier) > credit and self.has_more(tier):
             tier = tier[: min(credit, max(2, ceil(credit / MESSAGES_PER_QUEUE)))]
-        tier = tier[: credit if fair else 1]
+        tier = tier[:credit]
         if not tier:
             return []
+        best = self._first_lists.get(tier[0], 1)
         each, more = divmod(credit, len(tier))
         return [Share(queue, each + (place < more), best) for place, queue in enumerate(tier)]

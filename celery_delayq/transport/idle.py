@@ -24,8 +24,8 @@ IDLE_LOOK_SECONDS, STOCK_PUSH_SECONDS = 0.05, 10.0
 #: a shorter one the consumer looks at the ready lists itself.
 MIN_LONG_WAIT_SECONDS = Settings().block_timeout
 
-#: Seconds of a wait while the process can run no more messages of limits: it waits for no lanes
-#: then, and no event ends the wait when one of its tasks ends.
+#: Seconds between two turns of the event loop while messages of limits wait until the process can
+#: run them: no event tells of each task that ends.
 BUSY_WAIT_SECONDS = 0.1
 
 
@@ -38,7 +38,7 @@ class IdleWait:
     itself.
 
     Lanes of limits have a wake list of their own. A consumer waits for it on all its queues if the
-    last reply for one of them has told of limits, and if the process can run another message.
+    last reply for one of them has told of limits.
 
     Parameters
     ----------
@@ -112,11 +112,11 @@ class IdleWait:
             is_pushed = now - self._stock_push_at < STOCK_PUSH_SECONDS
             self._looked_at = 0.0 if is_pushed else now + IDLE_LOOK_SECONDS - LONG_WAIT_SECONDS
 
-    def look(self, leased: Sequence[str], *, lanes: bool) -> FilledQueuesCall | None:
-        """Return the call that looks at the ready lists of all queues; None if it is not due.
+    def look(self, leased: Sequence[str]) -> FilledQueuesCall | None:
+        """Return the call that looks at the ready lists and lanes of all queues; None if not due.
 
-        There is one look for each ``block_timeout`` or :data:`LONG_WAIT_SECONDS`. With *lanes* it
-        looks at lanes too.
+        There is one look for each ``block_timeout`` or :data:`LONG_WAIT_SECONDS`. It is at lanes
+        too where no limits are known: the last reply may be older than the first limit.
         """
         if not leased:  # replies of remote control need no dispatcher
             return None
@@ -127,9 +127,8 @@ class IdleWait:
         self._looked_at = now
         look = FilledQueuesCall()
         for queue in leased:
-            look.add(queue, *self.ready_lists(queue))
-            if lanes:
-                look.add(queue, pack_arg(self._store.keys.queue(queue).lanes))
+            lanes = pack_arg(self._store.keys.queue(queue).lanes)
+            look.add(queue, *self.ready_lists(queue), lanes)
         return look
 
     def ready_lists(self, queue: str) -> list[bytes]:
@@ -153,21 +152,17 @@ class IdleWait:
         packed = self._wake_lists[queue]
         return packed if lanes else packed[:1]
 
-    def wait(
-        self, leased: Sequence[str], popped: Sequence[str], *, briefly: bool, lanes: bool
-    ) -> bytes | None:
+    def wait(self, leased: Sequence[str], popped: Sequence[str], *, briefly: bool) -> bytes | None:
         """Return the BRPOP on the wake lists of *leased* queues and the lists *popped*.
 
-        With *briefly* the wait is short, since another queue is asked again soon. *lanes*: whether
-        the process can run another message of a limit. None without queues and lists.
+        With *briefly* the wait is short, since another queue is asked again soon. None
+        without queues and lists.
         """
         if not (leased or popped):
             return None
-        waits_for_lanes = lanes and bool(self.limited_queues)
-        lists = [each for queue in leased for each in self.wake_lists(queue, lanes=waits_for_lanes)]
+        lanes = bool(self.limited_queues)
+        lists = [each for queue in leased for each in self.wake_lists(queue, lanes=lanes)]
         timeout = self._settings.block_timeout
-        if self.limited_queues and not lanes:
-            timeout, briefly = min(timeout, BUSY_WAIT_SECONDS), True
         # Redis may close an idle connection together with the element that it popped. A lost
         # element of a wake list only delays messages; an element of *popped* is a message.
         loses_none = self._idle_close_seconds is not None or not popped
@@ -182,7 +177,7 @@ class IdleWait:
         return pack_command("BRPOP", [*lists, *map(pack_arg, popped), pack_arg(timeout)])
 
     def look_soon(self) -> None:
-        """Have the event loop of the worker turn soon: no event tells of each task that ends."""
+        """Have the event loop of the worker turn after :data:`BUSY_WAIT_SECONDS`."""
         now = time.monotonic()
         if now - self._turned_at >= BUSY_WAIT_SECONDS:
             self._turned_at = now

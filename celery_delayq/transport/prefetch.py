@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
 
@@ -39,6 +39,9 @@ class Prefetch:
         self._qos = qos
         self._consumers: list[HasFetched] = []
         self._counted: int | None = None
+        #: Consumers and queues with messages of limits of which the process gets no more than it
+        #: can run now.
+        self.waiting: set[tuple[HasFetched, str]] = set()
         #: Number of consumers that are about to ask for messages.
         self.asking = 0
 
@@ -49,6 +52,21 @@ class Prefetch:
     def remove(self, consumer: HasFetched) -> None:
         """Count the fetched messages of a consumer no more."""
         self._consumers.remove(consumer)
+
+    def note_waiting(self, consumer: HasFetched, queue: str, *, waits: bool) -> None:
+        """Note whether messages of limits of a queue wait until the process can run them."""
+        if waits:
+            self.waiting.add((consumer, queue))
+        elif self.waiting:
+            self.waiting.discard((consumer, queue))
+
+    def keep_waiting(self, consumer: HasFetched, queues: Container[str]) -> None:
+        """Forget that other queues of a consumer than *queues* wait."""
+        self.waiting = {
+            (other, queue)
+            for other, queue in self.waiting
+            if other is not consumer or queue in queues
+        }
 
     @property
     def asks_singly(self) -> bool:
@@ -76,6 +94,9 @@ class Prefetch:
     def credit(self, unlimited: int) -> int:
         """Return how many more messages may be requested.
 
+        While messages of limits wait until the process can run them, it takes no others ahead:
+        those of limits would never find a free slot.
+
         Parameters
         ----------
         unlimited : int
@@ -89,7 +110,8 @@ class Prefetch:
         credit: int | None = self._qos.can_consume_max_estimate()
         if credit is None:
             credit = unlimited
-        return credit - self._fetched if credit else 0
+        credit = credit - self._fetched if credit else 0
+        return min(credit, self.free_slots(0)) if credit > 0 and self.waiting else credit
 
     def part_of(self, credit: int, *, has_more: bool) -> int:
         """Return how many messages of the *credit* one consumer requests.

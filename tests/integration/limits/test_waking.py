@@ -67,18 +67,20 @@ def test_a_busy_worker_leaves_the_task_to_an_idle_one(scene: Control) -> None:
     scene.open("end")
 
 
-@pytest.mark.parametrize("pool", ["prefork", "threads"])
+@pytest.mark.parametrize(
+    ("pool", "queue"), [("prefork", "celery"), ("threads", "celery"), ("prefork", "aside")]
+)
 def test_tasks_without_limits_leave_a_place_to_those_of_limits(
-    scene: Control, delayq: DelayQ, pool: str
+    scene: Control, delayq: DelayQ, pool: str, queue: str
 ) -> None:
     """A worker that always has more tasks than processes would never have a free one."""
     delayq.store.task_limits.announce({"other": Limit(**OTHER).definition.text})
     number = 60
     for n in range(number):
         scene.app.send_task("work", (n,))
-    sent = [scene.tasks["other"].delay(f"x{n}") for n in range(3)]
+    sent = [scene.tasks["other"].apply_async((f"x{n}",), queue=queue) for n in range(3)]
 
-    scene.start(pool, conf=SETTINGS, prefetch=8)
+    scene.start(pool, conf=SETTINGS, prefetch=8, queues=["celery", "aside"])
 
     assert [each.get(timeout=TIMEOUT) for each in sent] == ["x0", "x1", "x2"]
     scene.wait_runs(number + len(sent))

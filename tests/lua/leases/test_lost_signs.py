@@ -210,19 +210,23 @@ def test_a_process_learns_that_it_gets_no_more_of_lanes_than_it_can_run(store: B
     send(store, "a", "b", "c")
 
     found = store.acquire("1", scarce=1)
-    assert (ids(found), found.first_list, found.lanes_wait) == (["a"], 0, True)
+    assert (ids(found), found.first_list, found.lanes_wait) == (["a"], 1, True)
     found = store.acquire("2", 1, scarce=2)
     assert (ids(found), found.first_list, found.lanes_wait) == (["b"], 1, True)
     found = store.acquire("3", 1, scarce=1)
     assert (ids(found), found.first_list, found.lanes_wait) == (["c"], 0, False)
 
 
-def test_a_process_may_take_any_number_of_a_lane_without_permits(store: Bench) -> None:
-    store.define_limit(fair=True)
-    send(store, "a", "b")
+@pytest.mark.parametrize("concurrency", [0, 40])
+def test_a_busy_process_goes_on_with_lanes_whose_permits_are_not_scarce(
+    store: Bench, concurrency: int
+) -> None:
+    store.define_limit(concurrency=concurrency, fair=True)
+    send(store, *"abc")
 
-    found = store.acquire("1", 1, scarce=0)
-    assert (ids(found), found.first_list, found.lanes_wait) == (["a"], 0, False)
+    for number, id in enumerate("abc"):
+        found = store.acquire(str(number + 1), 1, scarce=0)
+        assert (ids(found), found.first_list, found.lanes_wait) == ([id], int(id != "c"), False)
 
 
 @pytest.mark.parametrize("period", range(1, 9))

@@ -152,3 +152,24 @@ def test_a_batch_is_quick_when_its_messages_are_on_average() -> None:
     assert batch.size == 16
     batch.note_delivery(8, 8 * QUICK_DELIVERY_SECONDS + 0.001)
     assert batch.size == 1
+
+
+@pytest.mark.parametrize(
+    ("first_lists", "fair", "expected"),
+    [
+        ({}, True, ["a", "b", "c"]),
+        ({}, False, ["a"]),
+        ({"a": 0}, False, ["b"]),
+        ({"a": 2, "b": 2, "c": 3}, True, ["a", "b"]),
+        ({"a": 2}, True, ["b", "c"]),
+        ({"a": 0, "b": 0, "c": 0}, True, []),
+    ],
+)
+def test_a_queue_behind_more_urgent_ones_is_not_in_turn(
+    first_lists: dict[str, int], fair: bool, expected: list[str]
+) -> None:
+    share = FairShare()
+    for queue, first in first_lists.items():
+        share.note_first_list(queue, first)
+
+    assert share.in_turn(["a", "b", "c"], fair=fair) == expected

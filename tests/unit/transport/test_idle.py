@@ -10,7 +10,6 @@ import pytest
 from celery_delayq.store.keys import Keys, Layout
 from celery_delayq.transport import idle
 from celery_delayq.transport.idle import (
-    BUSY_WAIT_SECONDS,
     IDLE_LOOK_SECONDS,
     LONG_WAIT_SECONDS,
     MIN_LONG_WAIT_SECONDS,
@@ -58,8 +57,8 @@ def test_a_worker_looks_for_messages_that_came_while_it_worked(
     wait.note_messages(from_others=from_others)
     clock.now += seconds
 
-    assert (wait.look(["q"], lanes=True) is not None) is looks
-    assert wait.look(["q"], lanes=True) is None  # it has just looked, or worked
+    assert (wait.look(["q"]) is not None) is looks
+    assert wait.look(["q"]) is None  # it has just looked, or worked
 
 
 def test_a_stock_producer_that_has_stopped_is_forgotten(clock: Clock) -> None:
@@ -68,7 +67,7 @@ def test_a_stock_producer_that_has_stopped_is_forgotten(clock: Clock) -> None:
     clock.now += STOCK_PUSH_SECONDS
     wait.note_messages(from_others=False)
 
-    assert wait.look(["q"], lanes=True) is None
+    assert wait.look(["q"]) is None
 
 
 def test_a_shard_leaves_it_to_the_fleet(clock: Clock) -> None:
@@ -76,7 +75,7 @@ def test_a_shard_leaves_it_to_the_fleet(clock: Clock) -> None:
     wait.note_messages(from_others=True)
     clock.now += LONG_WAIT_SECONDS / 2
 
-    assert wait.look(["q"], lanes=True) is None
+    assert wait.look(["q"]) is None
 
 
 def lists_of(command: bytes | None) -> list[bytes]:
@@ -86,28 +85,23 @@ def lists_of(command: bytes | None) -> list[bytes]:
 
 
 @pytest.mark.parametrize("limited", [None, "mail", "other"])
-@pytest.mark.parametrize("lanes", [True, False])
 def test_a_consumer_that_has_heard_of_limits_waits_for_the_lanes_of_all_queues(
-    clock: Clock, limited: str | None, lanes: bool
+    clock: Clock, limited: str | None
 ) -> None:
     one = wait_of()
     for queue in ("mail", "other"):
         one.note_limits(queue, has_limits=queue == limited)
 
-    found = lists_of(one.wait(["mail", "other"], [], briefly=False, lanes=lanes))
+    found = lists_of(one.wait(["mail", "other"], [], briefly=False))
 
     waits_for_lanes = [name for name in found if name.endswith(b"lanes_wake")]
-    assert len(waits_for_lanes) == (2 if limited and lanes else 0)
+    assert len(waits_for_lanes) == (2 if limited else 0)
     assert len([name for name in found if name.endswith(b"}:wake")]) == 2
-    # No event tells when a process can run another message of a limit.
-    assert (one.wait_seconds == BUSY_WAIT_SECONDS) == (limited is not None and not lanes)
+    assert one.wait_seconds == LONG_WAIT_SECONDS  # limits cost no further commands
 
 
-@pytest.mark.parametrize(("lanes", "lists"), [(True, 6), (False, 5)])
-def test_a_look_of_a_consumer_is_at_lanes_too(clock: Clock, lanes: bool, lists: int) -> None:
-    one = wait_of(fleet_looks=False)
-
-    look = one.look(["q"], lanes=lanes)
+def test_a_look_of_a_consumer_is_at_lanes_too(clock: Clock) -> None:
+    look = wait_of(fleet_looks=False).look(["q"])
 
     assert look is not None
-    assert len(look.lists) == lists
+    assert len(look.lists) == 6

@@ -78,3 +78,33 @@ def test_a_process_leases_as_many_messages_with_permits_as_it_can_run_now(
     prefetch.add(SimpleNamespace(fetched=fetched, scarce=scarce))
 
     assert prefetch.free_slots(asked) == free
+
+
+class OneShard:
+    """Stands for the consumer of a shard."""
+
+    fetched = scarce = 0
+
+
+def test_no_shard_takes_others_ahead_while_messages_of_limits_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(worker, "slots", lambda: 2)
+    monkeypatch.setattr(worker, "begun", lambda: 1)
+    prefetch = Prefetch(SimpleNamespace(can_consume_max_estimate=lambda: 8))
+    busy, other = OneShard(), OneShard()
+    prefetch.add(busy)
+    prefetch.add(other)
+    assert prefetch.credit(1) == 8
+
+    prefetch.note_waiting(other, "b", waits=True)
+    assert prefetch.credit(1) == 1
+    busy.fetched = 1
+    assert prefetch.credit(1) == 0
+
+    prefetch.keep_waiting(busy, ())
+    prefetch.note_waiting(other, "c", waits=True)
+    prefetch.note_waiting(other, "b", waits=False)
+    assert prefetch.waiting == {(other, "c")}
+    prefetch.keep_waiting(other, ["b"])
+    assert prefetch.credit(1) == 7

@@ -23,7 +23,8 @@
 --            can run now
 --          steps…: the priority steps of ready_lists
 -- Returns  a list:
---          1  the place of the first ready list that is not empty, 0 for none
+--          1  the place of the first ready list that is not empty, or of the priority of the next
+--             lane that may go; 0 for none
 --          2  '1' if the message is delivered alone; '2' if the process must acknowledge or requeue
 --             all its messages before it takes another one; else '0'. A '+' follows if stock
 --             producers have pushed messages, a '~' if there are limits, a '^' if lanes may go and
@@ -561,10 +562,8 @@ if has_lanes then
   end
   if may_lane_go(time_us) and not paused then
     wake_consumers(KEYS.lanes_wake)
-    local place, is_scarce = read_next_lane()
-    if most_limited > 0 then
-      reply[1] = reply[1] > 0 and math.min(reply[1], place) or place
-    end
+    local lane_place, is_scarce = read_next_lane()
+    reply[1] = reply[1] > 0 and math.min(reply[1], lane_place) or lane_place
     reply[2] = reply[2] .. (is_scarce and '^' or '')
   else
     redis.call('DEL', KEYS.lanes_wake)

@@ -1,6 +1,6 @@
--- Return the places of the lists that exist: their queues have ready messages.
+-- Return the places of the keys that exist: their queues have messages that may be taken.
 --
--- KEYS     lists…: wake (also ready and quarantined lists), of any queues
+-- KEYS     lists…: wake (also ready and quarantined lists, lanes and lanes_wake), of any queues
 -- ARGV     none
 -- Returns  {place of each list that exists…}
 -- Repeat   the same
