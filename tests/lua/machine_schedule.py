@@ -152,12 +152,15 @@ class ScheduleMachine(LeaseMachine):
         self.replace_held(who, name, itself, "keep")
 
     def held_with_label(self) -> list[tuple[str, str, Label]]:
+        """Return what live processes hold and may run: they run no cancelled message."""
+        dropped = {one.message_id for one in self.model.running.values() if one.dropped}
         return [
             (who, name, label)
             for who in self.live
             for name in self.fields_of[who]
             if (held := self.model.leased.get(who, {}).get(name))
             and (label := Label.of(held.message or b""))
+            and label.message_id not in dropped
         ]
 
     # -- operators

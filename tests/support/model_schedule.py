@@ -108,7 +108,7 @@ class ScheduleModel(Tracking):
             return Put("duplicate")
         plan = Plan("store", due)
         if policy and label:
-            if self.waiting:
+            if label.key in self.owners:
                 self._forget_what_stock_took()
             plan = self.decide(label, due, policy, retry=retry)
             if plan.what not in ("store", "beside"):
