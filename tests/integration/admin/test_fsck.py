@@ -50,7 +50,7 @@ def test_nothing_is_wrong_with_what_our_scripts_leave(store: Store, redis: Redis
 def test_an_empty_database_has_nothing_wrong(store: Store) -> None:
     report = look(store, repair=True)
 
-    numbers = dict.fromkeys(("found", "repaired", "left"), 0)
+    numbers = dict.fromkeys(("found", "repaired", "unrepaired"), 0)
     assert report.as_dict() == {**numbers, "queues": [], "findings": [], "notes": []}
     assert snapshot(store.client) == {}
 

@@ -189,7 +189,7 @@ def test_any_other_name_is_one_like_all(name: str, app: Celery, delayq: DelayQ, 
 
     [report] = {id(each): each for each in check(delayq.session.stores, Settings())}.values()
     assert report.findings == []
-    assert [entry.id for entry in delayq.list(queue=text)] == [text, f"{text}2", f"{text}3"]
+    assert [entry.id for entry in delayq.entries(queue=text)] == [text, f"{text}2", f"{text}3"]
     first = delayq.get(text)
     assert first is not None
     assert (first.id, first.task, first.queue) == (text, text, text)

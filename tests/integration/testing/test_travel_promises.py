@@ -229,8 +229,10 @@ def test_a_quarantined_message_that_waits_for_its_limit_runs_in_time(
     with travelling(task={"limit": Limit("api", rate="1/m")}) as (note, travel, delayq):
         start, client = travel.now, delayq.store.client
         for name in ("first", "second"):
-            note.delay(name)
-            client.lpush("{celery}:quarantined", b"0\n" + client.rpop("celery"))
+            id = note.delay(name).id
+            record = client.hget("{celery}:entries", id)
+            assert delayq.cancel(id)
+            client.lpush("{celery}:quarantined", b"0\n" + record.partition(b"\n")[2])
         assert travel.travel(minutes=3) == 2
 
     assert {*names(runs)} == {"first", "second"}

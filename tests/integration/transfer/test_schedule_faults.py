@@ -69,9 +69,11 @@ def test_an_import_that_was_killed_is_completed_by_the_next(
     delayq.export_to(place)
 
     kill_half_way(other.url_for("delayq+redis"), "import_from", place)
-    assert elsewhere.count() == 499
+    imported = elsewhere.count()
+    assert 499 <= imported < 1213  # the next batch is sent before the first one is reported
 
-    assert elsewhere.import_from(place).outcomes == {"scheduled": 714, "duplicate": 499}
+    report = elsewhere.import_from(place)
+    assert report.outcomes == {"scheduled": 1213 - imported, "duplicate": imported}
     assert state(elsewhere) == state(delayq)
 
 
@@ -93,11 +95,13 @@ def test_redis_goes_away_in_the_middle(
     delayq.export_to(place)
 
     proxy, proxied = through(port_of(elsewhere))
-    with pytest.raises(TransferError, match="stopped after 499 entries, run it again"):
+    with pytest.raises(TransferError, match=r"stopped after \d+ entries, run it again"):
         proxied.import_from(place, progress=refuse)
+    imported = elsewhere.count()
+    assert 499 <= imported < 1213
     proxy.accept()
     report = proxied.import_from(place)
-    assert report.outcomes == {"scheduled": 714, "duplicate": 499}
+    assert report.outcomes == {"scheduled": 1213 - imported, "duplicate": imported}
     assert state(elsewhere) == state(delayq)
 
 
