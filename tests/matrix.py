@@ -4,7 +4,7 @@
 environment and a log of its own below ``.matrix``. Without an option, each version is there once at
 least, and each Celery with all pools. Valkey 9 is left out, on which ``make test`` runs, and so is
 Python 3.14. With ``--all`` versions are paired, not crossed: of the combinations of two versions
-that there may be, all that nine runs have room for. Pre-releases of Celery and kombu, if there are
+that there may be, they have 50 of 81. Pre-releases of Celery and kombu, if there are
 any, run both times. They may fail.
 """
 

@@ -51,7 +51,7 @@ class QueueStats:
         Due time of the earliest entry, in seconds since 1970 by Redis' clock.
     oldest_age : float
         Seconds since the due time of the ready or scheduled task that has waited longest; 0 if no
-        task waits.
+        task waits. Held tasks and those of a paused name do not count.
     scheduled_tasks, ready_tasks : dict[str, int]
         Scheduled entries and ready messages by task name. If a priority has more than 1,000 ready
         messages, the numbers are estimated from a sample.

@@ -13,42 +13,46 @@ import click
 
 from celery_delayq.utils.text import did_you_mean
 
-#: Each command, and its module in ``commands``.
-_MODULES = {
-    "cancel": "change",
-    "cancel-canvas": "change",
-    "compat": "checks.compat",
-    "count": "show",
-    "dead": "dead_letters",
-    "dispatch": "services.dispatch",
-    "doctor": "checks.doctor",
-    "export": "transfer",
-    "fsck": "checks.fsck",
-    "get": "show",
-    "health": "checks.health",
-    "history": "history",
-    "import": "transfer",
-    "limits": "limits",
-    "list": "show",
-    "metrics": "services.metrics",
-    "migrate": "migrate",
-    "pause": "pause",
-    "paused": "pause",
-    "periodic": "periodic",
-    "plot": "plot",
-    "rename": "change",
-    "reschedule": "change",
-    "resume": "pause",
-    "rewrite": "change",
-    "run-now": "change",
-    "stats": "stats",
-    "timeline": "history",
-    "top": "services.top",
-    "topology": "topology",
-    "update": "change",
-    "web": "services.web",
-    "why": "why",
+#: Each command, and its module in ``commands``, by what the command is for: the table of
+#: ``docs/overview.md``.
+_COMMANDS = {
+    "look": {
+        "stats": "stats",
+        "list": "show",
+        "get": "show",
+        "count": "show",
+        "why": "why",
+        "timeline": "history",
+        "history": "history",
+        "paused": "pause",
+        "top": "services.top",
+        "plot": "plot",
+    },
+    "change": {
+        "cancel": "change",
+        "cancel-canvas": "change",
+        "reschedule": "change",
+        "run-now": "change",
+        "update": "change",
+        "pause": "pause",
+        "resume": "pause",
+    },
+    "handle failures": {"dead": "dead_letters"},
+    "limit": {"limits": "limits"},
+    "have periodic tasks": {"periodic": "periodic"},
+    "deploy": {"compat": "checks.compat", "rename": "change", "rewrite": "change"},
+    "move data": {"export": "transfer", "import": "transfer", "migrate": "migrate"},
+    "operate": {
+        "doctor": "checks.doctor",
+        "health": "checks.health",
+        "fsck": "checks.fsck",
+        "metrics": "services.metrics",
+        "dispatch": "services.dispatch",
+        "web": "services.web",
+        "topology": "topology",
+    },
 }
+_MODULES = {name: module for part in _COMMANDS.values() for name, module in part.items()}
 
 
 class Group(click.Group):
@@ -84,6 +88,16 @@ class LazyGroup(Group):
         module = import_module(f"{__name__}.commands.{_MODULES[name]}")
         commands = (each for each in vars(module).values() if isinstance(each, click.Command))
         return next((each for each in commands if each.name == name), None)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands with their short texts, by what they are for."""
+        width = max(map(len, _MODULES))
+        room = formatter.width - 6 - width
+        for purpose, names in _COMMANDS.items():
+            commands = [self.get_command(ctx, name) for name in names]
+            rows = [(each.name or "", each.get_short_help_str(room)) for each in commands if each]
+            with formatter.section(f"To {purpose}"):
+                formatter.write_dl([(f"{name:<{width}}", text) for name, text in rows])
 
 
 def _print_versions(ctx: click.Context, _: click.Parameter, is_asked: bool) -> None:

@@ -14,6 +14,7 @@ from celery import Celery, Task
 from celery.app.amqp import AMQP
 from kombu import Producer
 
+from celery_delayq.errors import InvalidUnique
 from celery_delayq.integration import beat_guard
 from celery_delayq.integration.context import CONTEXT_OPTION
 from celery_delayq.model import envelope, retry_options, unique
@@ -125,8 +126,9 @@ def problems(app: Any, connection: Any) -> Iterator[str]:
 
     With the extension, a worker has a problem if it uses a stock transport, acknowledges early
     despite ``at_least_once=True``, has no limit for tasks that kill it, sets options of celery
-    beat that have no effect, cannot send webhooks, or has tasks whose limit cannot hold. Without
-    the extension, task options or periodic entries that need the extension are a problem.
+    beat that have no effect, cannot send webhooks, or has tasks whose limit cannot hold or whose
+    calls are refused. Without the extension, task options or periodic entries that need the
+    extension are a problem.
     """
     transport: Any = getattr(connection, "transport", None)
     delayq = getattr(app, "_delayq", None)
@@ -141,6 +143,8 @@ def problems(app: Any, connection: Any) -> Iterator[str]:
         return
     yield from stock_problems(connection)
     yield from _limits_without_effect(app, transport)
+    if hasattr(transport, "settings") and not on_rabbitmq:
+        yield from _wrong_unique_keys(app)
     if on_rabbitmq:
         yield from _classic_queues(app, transport.settings)
     if beat_guard.fires(app) and (names := beat_guard.without_effect(app)):
@@ -223,8 +227,22 @@ def _limits_without_effect(app: Any, transport: Any) -> Iterator[str]:
     for each in limited.values():
         if each.lacks_late_acks:
             yield f"A limit does not hold: {each.late_acks_text()}"
+        if text := each.limit.key_problem(each.name, each.task):
+            yield f"Calls are refused: {text}"
     if hasattr(transport, "nodes_by"):
         yield from _limits_over_tags(app, limited.values(), transport.settings.cluster_tags)
+
+
+def _wrong_unique_keys(app: Any) -> Iterator[str]:
+    """Yield a text for each task whose unique options refuse all its calls."""
+    for name, task in app.tasks.items():
+        try:
+            rule = unique.rule_of(name, task, unique.options_of(task, {}))
+        except InvalidUnique as exc:
+            yield f"Calls are refused: {exc}"
+            continue
+        if rule is not None and (text := rule.key_problem()):
+            yield f"Calls are refused: {text}"
 
 
 def _limits_over_tags(app: Any, limited: Iterable[LimitedTask], number: int) -> Iterator[str]:

@@ -56,6 +56,12 @@ class UniqueRule(NamedTuple):
     policy: str
     max_wait: int = 0
 
+    def key_problem(self) -> str | None:
+        """Return why the key can be computed for no call; None if it can."""
+        if isinstance(self.template.value, Key):
+            return None
+        return self.template.problem(self.task_name, self.task)
+
     def key_of(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
         """Return the unique key of a call.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 import string
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
@@ -10,10 +11,13 @@ from typing import Any, NamedTuple
 
 from celery.utils.saferepr import saferepr
 
-from celery_delayq.utils.text import UTF8_TEXT, is_utf8, percent
+from celery_delayq.utils.text import UTF8_TEXT, did_you_mean, is_utf8, percent
 
 #: Most characters of a key; a longer key is stored as its SHA-256.
 MAX_KEY_LENGTH = 200
+
+#: What ends the name of an argument in a field of a template: ``{order.id}``, ``{order[id]}``.
+_FIELD_END = re.compile(r"[.\[]")
 
 #: Most characters of the arguments of a call in an error.
 _MAX_SHOWN_CHARACTERS = 200
@@ -68,6 +72,29 @@ class KeyTemplate(NamedTuple):
         if key is None or isinstance(key, bytes):
             raise self.error(f"{given} returned {key!r}, not a text")
         return str(key)
+
+    def problem(self, task_name: str, task: Any) -> str | None:
+        """Return why no call of a task can fill the template; None if a call may."""
+        if not isinstance(self.value, str):
+            return None
+        try:
+            fields = [name or "" for _, name, *_ in string.Formatter().parse(self.value)]
+        except ValueError as exc:
+            return f"{task_name}: {self.shown} cannot be read: {exc}"
+        try:
+            parameters = inspect.signature(task.run).parameters
+        except (TypeError, ValueError, AttributeError):
+            return None
+        if any(each.kind is each.VAR_KEYWORD for each in parameters.values()):
+            return None
+        names = [_FIELD_END.split(field, maxsplit=1)[0] for field in fields]
+        missing = [name for name in names if name and not name.isdigit() and name not in parameters]
+        if not missing:
+            return None
+        return (
+            f"{task_name}: {self.shown} cannot be computed, the task has no argument "
+            f"{missing[0]!r}{did_you_mean(missing[0], parameters)}"
+        )
 
     def encoded(self, task_name: str, text: str) -> str:
         """Return a filled template percent-encoded, or as its SHA-256."""

@@ -15,9 +15,10 @@ RUN_BY = {"README.md": "tests/acceptance/test_packages.py"}
 #: Languages of blocks that can be run.
 LANGUAGES = ("python", "console", "bash", "sh")
 
-#: A block, with the comment above that says why it is not run, or which test runs it.
+#: A block, with the comment above that says why it is not run, which test runs it, or that it is in
+#: one file with the block above.
 _BLOCK = re.compile(
-    r"(?:^ *<!-- (?P<how>not run|run by): (?P<why>[^\n]+) -->\n)?"
+    r"(?:^ *<!-- (?P<how>not run|run by|continues): (?P<why>[^\n]+) -->\n)?"
     r"^(?P<indent> *)```(?P<language>\w+)\n(?P<code>.*?)^(?P=indent)```$",
     re.DOTALL | re.MULTILINE,
 )
@@ -59,13 +60,15 @@ class Block(NamedTuple):
 
 
 def blocks_of(page: Path) -> Iterator[Block]:
-    """Yield the blocks of a page that can be run."""
-    text = page.read_text("utf-8")
+    """Yield the blocks of a page that can be run. One that continues begins with the one above."""
+    text, code = page.read_text("utf-8"), ""
     for found in _BLOCK.finditer(text):
         if found["language"] not in LANGUAGES:
             continue
         indent = len(found["indent"])
-        code = "".join(line[indent:] for line in found["code"].splitlines(keepends=True))
+        above = f"{code}\n" if found["how"] == "continues" else ""
+        own = "".join(line[indent:] for line in found["code"].splitlines(keepends=True))
+        code = above + own
         yield Block(
             page=page,
             line=text.count("\n", 0, found.start("language")) + 1,

@@ -227,11 +227,18 @@ class Limit:
         """
         key = ""
         if self.key is not None:
-            shown = f"key={self.key!r} of Limit({self.name!r})"
-            template = KeyTemplate(shown, self.key, InvalidLimit)
+            template = self._template
             text = template.text_of(task_name, task, args, kwargs)
             key = template.encoded(task_name, text)
         return f"{percent(self.name)}:{key}"
+
+    def key_problem(self, task_name: str, task: Any) -> str | None:
+        """Return why the key can be computed for no call of a task; None if it can."""
+        return self._template.problem(task_name, task)
+
+    @property
+    def _template(self) -> KeyTemplate:
+        return KeyTemplate(f"key={self.key!r} of Limit({self.name!r})", self.key, InvalidLimit)
 
 
 def _check_name(name: Any) -> None:

@@ -31,7 +31,7 @@ _ADDRESS_PARTS: Final = (
 )
 #: Settings of a fleet do not hold. With `min_delay` a worker would wait for short delays itself,
 #: with `dispatch` off it would fire no ticks, and the private server has no replicas.
-_OWN_SETTINGS: Final = {"min_delay": 0, "dispatch": True, "wait_replicas": 0}
+_TRAVEL_SETTINGS: Final = {"min_delay": 0, "dispatch": True, "wait_replicas": 0}
 _MISSING: Final = object()
 
 
@@ -67,7 +67,7 @@ def _with_settings(app: Celery, broker_url: str, redis_url: str) -> Iterator[Non
     own = options.get("delayq", {})
     if isinstance(own, Mapping):
         own = {name: value for name, value in own.items() if name not in ON_RABBITMQ}
-        own |= _OWN_SETTINGS
+        own |= _TRAVEL_SETTINGS
     wanted: dict[str, Any] = {
         **dict.fromkeys(("broker_url", "broker_read_url", "broker_write_url"), broker_url),
         **dict.fromkeys(_ADDRESS_PARTS),

@@ -55,7 +55,8 @@ class TimeTravel:
     server : EmbeddedRedis
         A private server. It is started if it does not run.
     scheme : str
-        Scheme of the broker's URL.
+        The suite's scheme of broker URLs: ``delayq+redis`` or ``redis``. The broker of the block is
+        always ``delayq+redis``.
     empty : bool
         Whether to delete all keys of the server first.
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 
 import pytest
 from celery import Celery
@@ -20,8 +21,9 @@ APP = "tests.apps.delayq_tasks:app"
 @pytest.fixture
 def start_directly(
     delayq_redis: RedisUnderTest, delayq_worker: StartWorker
-) -> Callable[[str], ManagedProcess]:
+) -> Iterator[Callable[[str], ManagedProcess]]:
     """Start a process that serves the private server, as a kind of worker or dispatcher."""
+    stack = ExitStack()
 
     def start(kind: str) -> ManagedProcess:
         if kind == "worker":
@@ -30,11 +32,12 @@ def start_directly(
             return start_worker(delayq_worker, "delayq_tasks", "solo", delayq={"dispatch": False})
         command = [sys.executable, "-m", "celery", "-A", APP, "delayq", "dispatch"]
         url = delayq_redis.server.url_for("delayq+redis")
-        process = ManagedProcess(command, env={"CELERY_BROKER_URL": url}).start()
+        process = stack.enter_context(ManagedProcess(command, env={"CELERY_BROKER_URL": url}))
         wait_until(lambda: delayq_redis.client.pubsub_channels("delayq:fleet:*"))
         return process
 
-    return start
+    with stack:
+        yield start
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from celery import Celery
 
-from celery_delayq import DelayQ, Limit
+from celery_delayq import DelayQ, Key, Limit
 from celery_delayq.integration import app_warnings
 from celery_delayq.integration.install import _change_extended_worker
 from celery_delayq.model.cluster_tags import cluster_tags, tag_of
@@ -36,6 +36,12 @@ def add(app: Celery, name: str, **options: Any) -> None:
 def texts_of(app: Celery) -> list[str]:
     with app.connection_for_write() as connection:
         return [text for text in app_warnings.problems(app, connection) if "imit" in text]
+
+
+def refusals_of(app: Celery) -> list[str]:
+    with app.connection_for_write() as connection:
+        texts = app_warnings.problems(app, connection)
+        return [text for text in texts if text.startswith("Calls are refused")]
 
 
 @pytest.mark.parametrize(
@@ -85,6 +91,68 @@ def test_a_limit_over_several_hash_tags_of_a_cluster_is_reported() -> None:
     assert f"{first!r} is in {tag_of(first, tags)}" in text
     assert f"{other!r} is in {tag_of(other, tags)}" in text
     assert "task_routes" in text
+
+
+KEYS = {
+    "{customer}": None,
+    "{customer.id}:{order[0]}": None,
+    "{0}:{}": None,
+    "all": None,
+    "{customr}": "has no argument 'customr'; did you mean customer?",
+    "{customer}:{customr.id}": "has no argument 'customr'; did you mean customer?",
+    "{customer": "cannot be read: ",
+}
+
+
+@pytest.mark.parametrize(("key", "problem"), KEYS.items())
+@pytest.mark.parametrize("option", ["limit", "unique_key"])
+@pytest.mark.parametrize("kind", ["plain", "bound", "autoretry"])
+def test_a_key_that_names_no_argument_is_reported(
+    key: str, problem: str | None, option: str, kind: str
+) -> None:
+    def charge(customer: str, order: str = "") -> None:
+        """Stand for any task."""
+
+    def charge_bound(self: Any, customer: str, order: str = "") -> None:
+        """Stand for any bound task."""
+
+    app = app_on("delayq+redis://")
+    options = {option: key if option == "unique_key" else Limit("stripe", rate=1, key=key)}
+    options |= {"plain": {}, "bound": {"bind": True}, "autoretry": {"autoretry_for": (KeyError,)}}[
+        kind
+    ]
+    app.task(name="shop.charge", shared=False, **options)(
+        charge_bound if kind == "bound" else charge
+    )
+
+    texts = refusals_of(app)
+
+    assert len(texts) == (problem is not None)
+    for text in texts:
+        assert text.startswith("Calls are refused: shop.charge: ")
+        assert f"key={key!r}" in text
+        assert str(problem) in text
+
+
+@pytest.mark.parametrize("key", [Key("{customr}"), lambda *_, **__: "one"])
+def test_a_key_that_is_no_template_is_not_read(key: Any) -> None:
+    assert refusals_of(app_on("delayq+redis://", unique_key=key)) == []
+
+
+def test_unique_options_that_contradict_each_other_are_reported() -> None:
+    [text] = refusals_of(app_on("delayq+redis://", unique_key="one", on_conflict="refuse"))
+
+    assert text.startswith("Calls are refused: shop.pay: on_conflict='refuse'; valid are")
+
+
+def test_a_task_that_takes_any_names_may_have_any_key() -> None:
+    def run(**_: Any) -> None:
+        """Stand for any task."""
+
+    app = app_on("delayq+redis://")
+    app.task(name="shop.any", shared=False, unique_key="{customr}")(run)
+
+    assert refusals_of(app) == []
 
 
 @pytest.mark.parametrize(

@@ -16,9 +16,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import NamedTuple
 
+import click
 import pytest
 
 from celery_delayq.app import DelayQ
+from celery_delayq.cli import delayq
 from celery_delayq.store.keys import Keys, QueueKeys
 from tests.run import ALL, TIERS
 from tests.site.pages import parts
@@ -30,7 +32,7 @@ PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
 EXAMPLE = ROOT / "example_project" / "README.md"
 BLOCK = re.compile(r"^ *```.*?^ *```", re.DOTALL | re.MULTILINE)
 #: How a block is run.
-RUN = re.compile(r"^ *<!-- (?:not run|run by): .*$", re.MULTILINE)
+RUN = re.compile(r"^ *<!-- (?:not run|run by|continues): .*$", re.MULTILINE)
 CODE = re.compile(r"`([^`\n]+)`")
 #: A file of tests, and one of its tests. "…" stands for what was named before.
 NAMED = re.compile(r"(?P<file>(?:…/|tests/[\w/]*/)?test_\w+\.py|…)(?:::(?P<name>\w+))?")
@@ -184,6 +186,26 @@ def test_a_table_that_is_made_from_the_code_is_as_the_code(made: ModuleType) -> 
 
     assert text == made.with_table(text)
     assert {"settings": "`lease`", "errors": "`QueueFull`"}[made.PAGE.stem] in text
+
+
+def test_the_help_of_the_command_line_has_the_parts_of_the_overview() -> None:
+    table = (ROOT / "docs/overview.md").read_text("utf-8").partition("| to | commands |")[2]
+    rows = re.findall(r"^\| ([^|]+) \| (`.+) \|$", table.partition("\n\n")[0], re.M)
+    told = delayq.get_help(click.Context(delayq, info_name="delayq", terminal_width=80))
+    parts = re.findall(r"^To ([\w ]+):\n((?:  .+\n?)+)", told, re.M)
+
+    assert [
+        (purpose, [*dict.fromkeys(re.findall(r"`([a-z][\w-]*)", names))]) for purpose, names in rows
+    ] == [(purpose, re.findall(r"^  (\S+)", lines, re.M)) for purpose, lines in parts]
+
+
+def test_the_page_of_settings_lists_every_argument_of_the_app() -> None:
+    text = (ROOT / "docs/settings.md").read_text("utf-8")
+    listed = re.findall(
+        r"^\| `(\w+)=", text.partition("\n## The app\n")[2].partition("\n## ")[0], re.M
+    )
+
+    assert [*inspect.signature(DelayQ).parameters] == ["app", *listed]
 
 
 @pytest.mark.full

@@ -102,7 +102,9 @@ with_replay_options = options_as_one_value(
         shell_complete=complete.queues,
         help="To this queue instead of their own.",
     ),
-    option("--eta", type=TimeType(), help="Run at this time, as --died-from. For ids."),
+    option(
+        "--eta", type=TimeType(), help="Run at this time: ISO 8601, local without offset. For ids."
+    ),
     option(
         "--in",
         "--countdown",
