@@ -227,7 +227,7 @@ def _limits_without_effect(app: Any, transport: Any) -> Iterator[str]:
     for each in limited.values():
         if each.lacks_late_acks:
             yield f"A limit does not hold: {each.late_acks_text()}"
-        if text := each.limit.key_problem(each.name, each.task):
+        if text := each.key_problem():
             yield f"Calls are refused: {text}"
     if hasattr(transport, "nodes_by"):
         yield from _limits_over_tags(app, limited.values(), transport.settings.cluster_tags)

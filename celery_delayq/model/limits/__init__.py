@@ -227,18 +227,15 @@ class Limit:
         """
         key = ""
         if self.key is not None:
-            template = self._template
+            template = key_template(self)
             text = template.text_of(task_name, task, args, kwargs)
             key = template.encoded(task_name, text)
         return f"{percent(self.name)}:{key}"
 
-    def key_problem(self, task_name: str, task: Any) -> str | None:
-        """Return why the key can be computed for no call of a task; None if it can."""
-        return self._template.problem(task_name, task)
 
-    @property
-    def _template(self) -> KeyTemplate:
-        return KeyTemplate(f"key={self.key!r} of Limit({self.name!r})", self.key, InvalidLimit)
+def key_template(limit: Limit) -> KeyTemplate:
+    """Return the template of a limit's keys."""
+    return KeyTemplate(f"key={limit.key!r} of Limit({limit.name!r})", limit.key, InvalidLimit)
 
 
 def _check_name(name: Any) -> None:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from celery import Celery
 
 from celery_delayq.errors import InvalidLimit
-from celery_delayq.model.limits import LIMIT_OPTION, Limit
+from celery_delayq.model.limits import LIMIT_OPTION, Limit, key_template
 from celery_delayq.model.names import first_match, values_by_pattern
 from celery_delayq.utils.text import percent
 
@@ -43,6 +43,10 @@ class LimitedTask(NamedTuple):
             f"{self.limit.concurrency} of Limit({self.limit.name!r}) cannot hold; set "
             "acks_late=True at the task, or DelayQ(app, at_least_once=True)"
         )
+
+    def key_problem(self) -> str | None:
+        """Return why the key can be computed for no call of the task; None if it can."""
+        return key_template(self.limit).problem(self.name, self.task)
 
     def check(self) -> LimitedTask:
         """Return this; raises InvalidLimit if the task :attr:`lacks_late_acks`."""

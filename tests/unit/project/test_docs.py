@@ -11,21 +11,23 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from types import ModuleType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import click
 import pytest
 
 from celery_delayq.app import DelayQ
 from celery_delayq.cli import delayq
+from celery_delayq.model.changes.calls import WaitingCall
 from celery_delayq.store.keys import Keys, QueueKeys
 from tests.run import ALL, TIERS
 from tests.site.pages import parts
 from tests.support import errors_page, helpers_page, settings_page
 from tests.support.cli import leaves
+from tests.support.page_blocks import blocks_of
 
 ROOT = Path(__file__).parents[3]
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
@@ -186,6 +188,39 @@ def test_a_table_that_is_made_from_the_code_is_as_the_code(made: ModuleType) -> 
 
     assert text == made.with_table(text)
     assert {"settings": "`lease`", "errors": "`QueueFull`"}[made.PAGE.stem] in text
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        WaitingCall(task="shop.pay", args=(9, 1)),
+        WaitingCall(task="shop.pay", args=(9, 1, "USD")),
+        WaitingCall(task="shop.pay", args=(9, 1), kwargs={"currency": "USD"}),
+        WaitingCall(task="shop.pay", args=(9,), kwargs={"amount": 1}),
+        WaitingCall(
+            task="shop.pay", args=(), kwargs={"order_id": 9, "amount": 1, "currency": "USD"}
+        ),
+    ],
+    ids=str,
+)
+def test_the_rewrites_of_the_page_of_deployments_fit_the_new_and_the_old_code(
+    call: WaitingCall,
+) -> None:
+    blocks = [each.code for each in blocks_of(ROOT / "docs/deploys.md") if "drop_" in each.code]
+    functions: dict[str, Any] = {}
+    exec(next(code for code in blocks if "def drop_currency" in code), functions)
+
+    def old(order_id: int, amount: int) -> dict[str, Any]:
+        return locals()
+
+    def new(order_id: int, amount: int, currency: str) -> dict[str, Any]:
+        return locals()
+
+    added = replace(call, **(functions["add_currency"](call) or {}))
+    dropped = replace(added, **(functions["drop_currency"](added) or {}))
+
+    assert new(*added.args, **added.kwargs)["currency"] in ("EUR", "USD")
+    assert old(*dropped.args, **dropped.kwargs) == {"order_id": 9, "amount": 1}
 
 
 def test_the_help_of_the_command_line_has_the_parts_of_the_overview() -> None:
