@@ -20,6 +20,7 @@ import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, nullcontext
 from datetime import datetime, timedelta, timezone
+from functools import partial
 from importlib import import_module, reload
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -136,11 +137,7 @@ class Stage:
         for each in printed:
             line = page.count("\n", 0, each.start()) + 1
             log = self._logs[min(self._logs, key=lambda start: abs(start - line))]
-            wait_until(
-                lambda log=log, text=each[1]: text in log.read_text("utf-8"),
-                TIMEOUT,
-                f"{each[1]!r} in {log}",
-            )
+            wait_until(partial(_has, log, each[1]), TIMEOUT, f"{each[1]!r} in {log}")
 
     def _write(self, name: str, text: str) -> None:
         path = self.folder / name
@@ -278,6 +275,10 @@ class Stage:
             if time.monotonic() > deadline:
                 raise RuntimeError(f"{command}: exit code {done.returncode}\n{done.stdout}")
             time.sleep(0.5)
+
+
+def _has(log: Path, text: str) -> bool:
+    return text in log.read_text("utf-8")
 
 
 def failures(page: Path) -> Iterator[str]:

@@ -117,7 +117,9 @@ def test_a_key_that_names_no_argument_is_reported(
         """Stand for any bound task."""
 
     app = app_on("delayq+redis://")
-    options = {option: key if option == "unique_key" else Limit("stripe", rate=1, key=key)}
+    options: dict[str, Any] = {
+        option: key if option == "unique_key" else Limit("stripe", rate=1, key=key)
+    }
     options |= {"plain": {}, "bound": {"bind": True}, "autoretry": {"autoretry_for": (KeyError,)}}[
         kind
     ]
