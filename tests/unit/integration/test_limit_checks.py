@@ -93,6 +93,14 @@ def test_a_limit_over_several_hash_tags_of_a_cluster_is_reported() -> None:
     assert "task_routes" in text
 
 
+#: Options of each kind of task.
+KINDS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "bound": {"bind": True},
+    "autoretry": {"autoretry_for": (KeyError,)},
+}
+
+#: What is wrong with a key of ``charge(customer, order="")``.
 KEYS = {
     "{customer}": None,
     "{customer.id}:{order[0]}": None,
@@ -106,7 +114,7 @@ KEYS = {
 
 @pytest.mark.parametrize(("key", "problem"), KEYS.items())
 @pytest.mark.parametrize("option", ["limit", "unique_key"])
-@pytest.mark.parametrize("kind", ["plain", "bound", "autoretry"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_key_that_names_no_argument_is_reported(
     key: str, problem: str | None, option: str, kind: str
 ) -> None:
@@ -117,15 +125,10 @@ def test_a_key_that_names_no_argument_is_reported(
         """Stand for any bound task."""
 
     app = app_on("delayq+redis://")
-    options: dict[str, Any] = {
-        option: key if option == "unique_key" else Limit("stripe", rate=1, key=key)
-    }
-    options |= {"plain": {}, "bound": {"bind": True}, "autoretry": {"autoretry_for": (KeyError,)}}[
-        kind
-    ]
-    app.task(name="shop.charge", shared=False, **options)(
-        charge_bound if kind == "bound" else charge
-    )
+    value = key if option == "unique_key" else Limit("stripe", rate=1, key=key)
+    task = charge_bound if kind == "bound" else charge
+    options = {option: value, **KINDS[kind]}
+    app.task(name="shop.charge", shared=False, **options)(task)
 
     texts = refusals_of(app)
 
