@@ -285,16 +285,18 @@ def rename(
         f"rename {former!r} to {name!r}" + ("" if queue is None else f" in queue {queue!r}"),
         dry_run=dry_run,
         unpickle=unpickle,
+        resume=resume,
         stop_on_error=stop_on_error,
         on_outcome=on_outcome,
         progress=progress,
     )
-    if queue is None and former in session.ask(lambda stores: stores.controls()).tasks:
+    paused = session.ask(lambda stores: stores.controls()).tasks
+    if queue is None and former in paused and name not in paused:
         run.report.pauses.append(name)
         if not dry_run:
             token = uuid4().hex
             session.ask(lambda stores: stores.pause(None, name, token=token))
-    return run.make(resume)
+    return run.make()
 
 
 def rewrite(
@@ -373,11 +375,12 @@ def rewrite(
         f"rewrite {what} with {filter!r}",
         dry_run=dry_run,
         unpickle=unpickle,
+        resume=resume,
         stop_on_error=stop_on_error,
         on_outcome=on_outcome,
         progress=progress,
     )
-    return run.make(resume)
+    return run.make()
 
 
 class _Run:
@@ -392,10 +395,12 @@ class _Run:
         *,
         dry_run: bool,
         unpickle: bool,
+        resume: str | None,
         stop_on_error: bool,
         on_outcome: Callable[[RewriteOutcome], object] | None,
         progress: Progress | None,
     ) -> None:
+        self._begin = _Cursor("scheduled") if resume is None else _Cursor.unpack(resume, what)
         self.report = RewriteReport(dry_run)
         self._session = session
         app = session.app
@@ -405,19 +410,21 @@ class _Run:
             unpickle=unpickle,
         )
         self._filter = filter
+        #: Whether the filter has conditions that only scheduled messages meet.
+        self._is_schedule_only = filter != Filter(filter.queue, filter.task)
         self._what = what
         self._stop_on_error = stop_on_error
         self._on_outcome = on_outcome or (lambda _: None)
         self._progress = progress or (lambda _: None)
 
-    def make(self, resume: str | None) -> RewriteReport:
-        """Make the rewrite, from the cursor *resume* on."""
-        begin = _Cursor("scheduled") if resume is None else _Cursor.unpack(resume, self._what)
+    def make(self) -> RewriteReport:
+        """Make the rewrite, from the beginning or the cursor on."""
         walks: dict[WaitingPlace, Callable[[_Cursor], Iterator[_Cursor]]] = {
             "scheduled": self._scheduled,
             "dead": self._dead,
             "periodic": self._periodic,
         }
+        begin = self._begin
         for place in _PLACES[_PLACES.index(begin.place) :]:
             start = begin if place == begin.place else _Cursor(place)
             for cursor in walks[place](start):
@@ -511,9 +518,9 @@ class _Run:
 
     def _dead(self, cursor: _Cursor) -> Iterator[_Cursor]:
         """Rewrite the dead letters from a cursor on; yield the cursor behind each batch."""
-        filter = self._filter
-        if filter != Filter(filter.queue, filter.task):
+        if self._is_schedule_only:
             return
+        filter = self._filter
         dead_letters = DeadLetters(self._session)
         wanted = DeadFilter(filter.queue, died_from=moment(cursor.key) if cursor.key else None)
         self._count_total(dead_letters.count(wanted))
@@ -546,9 +553,9 @@ class _Run:
 
     def _periodic(self, cursor: _Cursor) -> Iterator[_Cursor]:
         """Rewrite the periodic entries that calls have added; yield the cursor behind each page."""
-        filter, app = self._filter, self._session.app
-        if filter != Filter(filter.queue, filter.task):
+        if self._is_schedule_only:
             return
+        filter, app = self._filter, self._session.app
         periodic = PeriodicTasks(self._session)
         entries = [
             each

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from celery_delayq.admin.rewrite import RewriteOutcome, RewriteReport
 from celery_delayq.cli import screen
+from celery_delayq.cli.items import REASONS
 from celery_delayq.cli.options import (
     check_can_ask,
     dry_run_option,
@@ -21,18 +22,7 @@ from celery_delayq.cli.options import (
     options_as_one_value,
 )
 from celery_delayq.cli.text import number_of, shown_id
-from celery_delayq.model.scheduled import Outcome
 from celery_delayq.utils.text import spelled
-
-#: Why a message was not changed, by outcome.
-WHY = {
-    Outcome.READY: "it waits for a worker already",
-    Outcome.RUNNING: "a worker has it",
-    Outcome.CHANGED: "another process has changed it meanwhile",
-    Outcome.CONFLICT: "another task has its new unique key",
-    Outcome.UNREADABLE: "another message has its id",
-    Outcome.UNKNOWN: "it is gone",
-}
 
 #: Most outcomes that a terminal shows.
 MAX_SHOWN_OUTCOMES = 20
@@ -65,10 +55,12 @@ class RewriteOptions(NamedTuple):
 
 with_rewrite_options = options_as_one_value(
     "how",
-    lambda **given: RewriteOptions(**given),
+    RewriteOptions,
     dry_run_option,
     flag("--yes", help="Do not ask, and make no dry run first."),
-    name_option("--resume", metavar="CURSOR", help="Continue where this cursor was printed."),
+    name_option(
+        "--resume", metavar="CURSOR", help="Continue from the cursor of an interrupted command."
+    ),
     flag("--stop", help="Stop behind the page with the first error, instead of going on."),
     flag("--unpickle", help="Also decode pickle and other content that may run code."),
 )
@@ -110,9 +102,13 @@ def ask_and_rewrite(
         if report.cursor is not None:
             output.print("It stopped at the first error: nothing was changed.")
             return False
-        if not report.done:
+        if report.done:
+            question = f"{_number(report.done)} are to be {done}"
+        elif report.pauses:
+            question = f"Task {spelled(', '.join(report.pauses))} is to be paused"
+        else:
             return report.is_complete
-        if not click.confirm(f"{_number(report.done)} are to be {done}. Do it?"):
+        if not click.confirm(f"{question}. Do it?"):
             output.print("Nothing was changed.")
             return False
     return _run(make, how, done, words, dry_run=False).is_complete
@@ -165,7 +161,7 @@ class _Outcomes:
         self._done = done
         self._output = screen.console()
         self._all = screen.is_json() or not sys.stdout.isatty()
-        self._held: list[RewriteOutcome] = []
+        self._first_outcomes: list[RewriteOutcome] = []
         self._number = 0
 
     def add(self, outcome: RewriteOutcome) -> None:
@@ -173,15 +169,15 @@ class _Outcomes:
         self._number += 1
         if self._all:
             self._print(outcome)
-        elif len(self._held) < MAX_SHOWN_OUTCOMES:
-            self._held.append(outcome)
+        elif len(self._first_outcomes) < MAX_SHOWN_OUTCOMES:
+            self._first_outcomes.append(outcome)
 
     def end(self, report: RewriteReport) -> None:
         """Print what is left, and the sums."""
-        for each in self._held:
+        for each in self._first_outcomes:
             self._print(each)
-        if not self._all and self._number > len(self._held):
-            self._output.print(f"… and {self._number - len(self._held):,} more")
+        if not self._all and self._number > len(self._first_outcomes):
+            self._output.print(f"… and {self._number - len(self._first_outcomes):,} more")
         if screen.is_json():
             screen.print_json({"report": report.as_dict()})
         else:
@@ -198,7 +194,7 @@ class _Outcomes:
             kind = "dead letter" if outcome.place == "dead" else "periodic entry"
             text.append(f"  {kind}", "default")
         if outcome.outcome is not None and not is_done:
-            text.append(f"  {outcome.outcome}: {WHY[outcome.outcome]}", "default")
+            text.append(f"  {outcome.outcome}: {REASONS[outcome.outcome]}", "default")
         if outcome.problem:
             text.append(f"  {spelled(outcome.problem)}", "default")
         for call in outcome.calls if is_done else ():
@@ -211,16 +207,17 @@ class _Outcomes:
         self._output.print(text, soft_wrap=True)
 
     def _print_report(self, report: RewriteReport) -> None:
-        looked = number_of(report.looked, "message", "messages")
+        looked = _number(report.looked)
         self._output.print(Text(f"{looked} looked at, {report.done:,} {self._done}.", "green"))
         for outcome, number in sorted(report.outcomes.items()):
             if not outcome:
-                self._output.print(Text(f"{number:,} not: {WHY[outcome]}."))
+                why = f"{outcome}: {REASONS[outcome]}"
+                self._output.print(Text(f"{number:,} not {self._done}, {why}."))
         if report.failed:
             self._output.print(Text(f"{report.failed:,} failed, and stay as they are.", "red"))
         if report.undecoded:
             decoded = number_of(report.undecoded, "message was", "messages were")
-            self._output.print(f"{decoded} not decoded, and not looked into: --unpickle does.")
+            self._output.print(f"{decoded} not decoded. --unpickle decodes them.")
         for name in report.pauses:
             state = "would be" if report.dry_run else "is"
             self._output.print(Text(f"Task {spelled(name)} {state} paused, as its old name is."))

@@ -290,13 +290,24 @@ def scheduled_tasks(delayq: DelayQ) -> set[str]:
 
 def note_unknown_task(delayq: DelayQ, task: str, scheduled: set[str] | None = None) -> None:
     """Print a note about a task that may be a typo. It may also belong to another app."""
+    if problem := unknown_task(delayq, task, scheduled):
+        click.echo(f"Note: {problem}", err=True)
+
+
+def check_task(delayq: DelayQ, task: str) -> None:
+    """Refuse a task that may be a typo (Refused)."""
+    if problem := unknown_task(delayq, task):
+        raise Refused(f"{problem} --force allows a task that this app does not have.")
+
+
+def unknown_task(delayq: DelayQ, task: str, scheduled: set[str] | None = None) -> str:
+    """Return that the app has no task of this name, and none is scheduled; ``""`` if it has."""
     of_app = known_tasks(delayq)
     known = (of_app or set()) | (scheduled or set())
     if of_app is None or task in known:
-        return
+        return ""
     also = "" if scheduled is None else ", and none is scheduled"
-    meant = did_you_mean(task, known) or "."
-    click.echo(f"Note: this app has no task {spelled(task)}{also}{meant}", err=True)
+    return f"this app has no task {spelled(task)}{also}{did_you_mean(task, known) or '.'}"
 
 
 def check_priority(delayq: DelayQ, filter: Filter) -> None:

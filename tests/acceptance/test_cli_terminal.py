@@ -262,14 +262,18 @@ def test_a_rewrite_asks_after_a_dry_run(terminal: Terminal, app: Celery, tmp_pat
     )
 
     question = "3 messages are to be renamed. Do it? [y/N]:"
-    code, shown = answered(terminal, "rename shop.mail post.mail", "n", question)
+    code, shown = answered(terminal, "rename shop.mail post.mail --force", "n", question)
     assert (code, shown.splitlines()[-1]) == (1, "Nothing was changed.")
     assert delayq.count(task="shop.mail") == 3
-    code, shown = answered(terminal, "rename shop.mail post.mail", "y", question)
+    code, shown = answered(terminal, "rename shop.mail post.mail --force", "y", question)
     assert (code, shown.splitlines()[-1]) == (0, "3 messages looked at, 3 renamed.")
     assert delayq.count(task="post.mail") == 3
+    delayq.pause(task="shop.mail")
+    question = "Task post.mail is to be paused. Do it? [y/N]:"
+    answered(terminal, "rename shop.mail post.mail --force", "y", question)
+    assert {*delayq.paused().tasks} == {"shop.mail", "post.mail"}
     # Nothing is left to ask about.
-    assert terminal.run(f"{DELAYQ} rename shop.mail post.mail")[0] == 0
+    assert terminal.run(f"{DELAYQ} rename shop.mail post.mail --force")[0] == 0
 
     # A cursor of the dry run would leave out what nobody has changed.
     code, shown = terminal.run(f"{DELAYQ} rewrite fixes:fail_once --stop")

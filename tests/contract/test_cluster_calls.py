@@ -320,7 +320,7 @@ COMMANDS: dict[str, tuple[str, int, str]] = {
     "periodic show": (f"each{LAST}", 0, "shop.mail"),
     "periodic update": (f"each{LAST} --every 60", 0, ""),
     "plot": ("--step day", 0, "Load to come"),
-    "rename": ("shop.mail shop.post --yes", 0, f"{3 * ALL} renamed"),
+    "rename": ("shop.mail shop.post --force --yes", 0, f"{3 * ALL} renamed"),
     "reschedule": (f"far{LAST} --in 60", 0, "moved"),
     "resume": (f"--queue {NAMES[3]}", 0, ""),
     "rewrite": ("operator:not_ --dry-run", 1, f"{3 * ALL} failed"),

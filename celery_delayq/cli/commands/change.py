@@ -26,6 +26,7 @@ from celery_delayq.cli.options import (
     TimeType,
     argument,
     filter_words,
+    flag,
     group_option,
     id_argument,
     if_eta_option,
@@ -212,15 +213,19 @@ def update(
 @argument("former", "OLD", "The name under which messages wait.")
 @argument("name", "NEW", "The name of the task in the new code.")
 @queue_option
+@flag("--force", help="Allow a NEW that this app does not know.")
 @with_rewrite_options
 @json_lines_option
-def rename(delayq: DelayQ, former: str, name: str, queue: str | None, how: RewriteOptions) -> bool:
+def rename(
+    delayq: DelayQ, former: str, name: str, queue: str | None, force: bool, how: RewriteOptions
+) -> bool:
     """Rename a task in all that waits.
 
     In scheduled and held tasks, with their unique keys, in dead letters, in periodic entries that
     are not in code, and in the chains, callbacks and chords of any task. If OLD is paused, NEW is
     paused too. A dry run comes first, and you are asked. What is ready stays: workers run it if the
-    app has DelayQ(app, renamed={OLD: NEW}); see docs/deploys.md.
+    app has DelayQ(app, renamed={OLD: NEW}); see docs/deploys.md. NEW must be a task of the app, or
+    a former name of one in renamed=.
 
     If several apps share the broker, and another one has a task OLD, give a queue of this app: then
     NEW is not paused.
@@ -237,8 +242,10 @@ def rename(delayq: DelayQ, former: str, name: str, queue: str | None, how: Rewri
     how.check()
     screen.check_queue(delayq, queue)
     screen.note_unknown_task(delayq, former, screen.scheduled_tasks(delayq))
-    screen.note_unknown_task(delayq, name)
+    if not force:
+        screen.check_task(delayq, name)
     words = ["rename", quoted(former), quoted(name), *filter_words(Filter(queue))]
+    words += ["--force"] if force else []
     make = partial(delayq.rename, former, name, queue=queue)
     return ask_and_rewrite(make, how, "renamed", words)
 
@@ -252,10 +259,11 @@ def rewrite(delayq: DelayQ, function: str, filter: Filter, how: RewriteOptions) 
     """Rewrite what waits by a function of your own.
 
     The function gets each call that waits, with its task, args, kwargs and part, and returns None
-    or its changes: a dict with task, args, kwargs. The calls are those of scheduled and held tasks,
-    dead letters and periodic entries that are not in code, and the calls in their chains, callbacks
-    and chords. With --task, only calls of this task. A dry run comes first, and you are asked. The
-    function must return None for a call that needs no change: it may get a call twice.
+    or its changes: a dict with task, args, kwargs; of a message, also priority, expires, headers.
+    The calls are those of scheduled and held tasks, dead letters and periodic entries that are not
+    in code, and the calls in their chains, callbacks and chords. With --task, only calls of this
+    task. A dry run comes first, and you are asked. The function must return None for a call that
+    needs no change: it may get a call twice.
 
     An error of the function is reported, with the id of the message, which stays as it is; all
     others are rewritten. With --stop it ends. Exits with 1 when something was not rewritten.

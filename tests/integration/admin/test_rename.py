@@ -187,8 +187,10 @@ def test_another_app_keeps_its_task_of_the_same_name(client: Version) -> None:
     named |= {(each.queue, each.task or "") for each in after.dead_letters()}
     named |= {(each.name, each.definition.task) for each in after.periodic.list()}
     assert named == {("ours", "mail.remind"), ("theirs", "shop.remind")}
-    with pytest.raises(InvalidCursor, match="resume the same rewrite"):
-        after.rename("shop.remind", "mail.remind", resume=cursors[0])
+    for dry_run in (False, True):
+        with pytest.raises(InvalidCursor, match="resume the same rewrite"):
+            after.rename("shop.remind", "mail.remind", resume=cursors[0], dry_run=dry_run)
+    assert "mail.remind" not in after.paused().tasks
 
 
 #: Limits of a task before its rename, and after it.

@@ -63,6 +63,12 @@ def tasks(delayq: DelayQ) -> set[str]:
 
 
 def test_a_rename_shows_each_and_asks(cli: CommandLine, delayq: DelayQ, sent: list[str]) -> None:
+    wrong = cli("rename", "shop.remind", "mail.remind", "--yes")
+    assert (wrong.code, "this app has no task mail.remind" in wrong.err) == (1, True)
+    assert tasks(delayq) == {"shop.remind"}
+    for name in ("mail.remind", "mail.call"):
+        delayq.app.task(name=name, shared=False)(add_more)
+
     asks = cli("rename", "shop.remind", "mail.remind")
     assert (asks.code, "say --yes, or --dry-run" in asks.err) == (2, True)
 
@@ -72,7 +78,6 @@ def test_a_rename_shows_each_and_asks(cli: CommandLine, delayq: DelayQ, sent: li
         *(f"would be renamed  {id}  shop.remind: task='mail.remind'" for id in sent),
         "3 messages looked at, 3 would be renamed.",
     ]
-    assert "this app has no task mail.remind" in dry.err
     assert tasks(delayq) == {"shop.remind"}
 
     ran = cli("rename", "shop.remind", "mail.remind", "--yes", "--json")
@@ -201,7 +206,7 @@ def test_what_was_not_looked_into_is_not_done(
     callback = delayq.app.signature("shop.remind", (1,))
     delayq.app.conf.accept_content = ["json", "pickle"]
     delayq.app.send_task("shop.mail", countdown=60, serializer="pickle", link=callback)
-    command = ("rename", "shop.remind", "mail.remind", "--yes")
+    command = ("rename", "shop.remind", "mail.remind", "--force", "--yes")
 
     ran = cli(*command)
 
@@ -213,7 +218,7 @@ def test_what_was_not_looked_into_is_not_done(
 def test_only_some_queues_are_renamed(cli: CommandLine, delayq: DelayQ, sent: list[str]) -> None:
     delayq.app.send_task("shop.remind", (1,), task_id="d", countdown=60, queue="other")
 
-    ran = cli("rename", "shop.remind", "mail.remind", "--queue", "other", "--yes")
+    ran = cli("rename", "shop.remind", "mail.remind", "--queue", "other", "--force", "--yes")
 
     assert ran.code == 0
     assert {each.id for each in delayq.list(task="mail.remind")} == {"d"}
@@ -249,7 +254,7 @@ def test_an_interrupted_rewrite_prints_the_command_that_continues(
                 "Rewriter.rewritten = waiting\n"
             )
     words = {
-        "rename": ["rename", "shop.remind", "mail.remind"],
+        "rename": ["rename", "shop.remind", "mail.remind", "--force"],
         "rewrite": ["rewrite", "fixes:add_more"],
     }[command]
 
