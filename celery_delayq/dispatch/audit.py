@@ -119,7 +119,10 @@ class Audit:
             if isinstance(reply, Exception):  # an account may not change each queue
                 continue
             batch = Batch.read(reply)
-            self._lanes[queue] = batch.cursor
+            if batch.cursor:
+                self._lanes[queue] = batch.cursor
+            else:
+                self._lanes.pop(queue, None)
             for each in batch.found:
                 logger.warning(
                     "tried %d lanes of queue %r again: no permit would have woken them",

@@ -147,7 +147,7 @@ class RepairStore(RepairPart):
         """Return the numbers of members to check, one for each key, in no fixed order."""
         key = self._keys.queue(queue)
         with self._runner.client.pipeline(transaction=False) as pipe:
-            for zset in (key.due, key.tasks, key.dead_at, key.paused_due, key.held):
+            for zset in (key.due, key.tasks, key.dead_at, key.paused_due, key.held, key.lanes):
                 pipe.zcard(zset)
             for hash_ in (key.entries, key.dead, key.ready_index, key.leased_index):
                 pipe.hlen(hash_)

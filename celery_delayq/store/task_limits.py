@@ -113,7 +113,7 @@ class LimitStore(StorePart):
             self._runner.client.hdel(self._keys.limits, f"r{name}")
         field = f"{'c' if of_code else 'o'}{name}"
         is_changed = bool(self._runner.client.hdel(self._keys.limits, field))
-        if is_changed and not self._runner.client.exists(self._keys.limits):
+        if not self._runner.client.exists(self._keys.limits):
             self._runner.client.unlink(self._keys.slots)  # no call would forget them
         return is_changed
 

@@ -35,7 +35,7 @@
 -- @include dispatch/rate_limit
 -- @include dispatch/duty
 
-local queue, limit = ARGV.queue, tonumber(ARGV.most_entries)
+local queue, most_entries = ARGV.queue, tonumber(ARGV.most_entries)
 local time_us = now_us()
 local now = to_ms(time_us)
 
@@ -181,13 +181,13 @@ if is_ready_index and redis.call('EXISTS', KEYS.quarantined, unpack(lists)) == 0
 end
 local more_paused_due, put_back = false, 0
 if has_rare and redis.call('EXISTS', PAUSED_DUE) == 1 then
-  more_paused_due, put_back = unpause(limit)
+  more_paused_due, put_back = unpause(most_entries)
 end
 -- Putting back an entry is half of the work of promoting it.
-limit = limit - math.floor(put_back / 2)
-local allowed, look_at_ms = promotable_count(KEYS.pace, lists, limit, tonumber(ARGV.max_rate),
-  tonumber(ARGV.max_ready), time_us)
-local due = redis.call('ZRANGEBYSCORE', DUE, '-inf', now, 'WITHSCORES', 'LIMIT', 0, limit)
+most_entries = most_entries - math.floor(put_back / 2)
+local allowed, look_at_ms = promotable_count(KEYS.pace, lists, most_entries,
+  tonumber(ARGV.max_rate), tonumber(ARGV.max_ready), time_us)
+local due = redis.call('ZRANGEBYSCORE', DUE, '-inf', now, 'WITHSCORES', 'LIMIT', 0, most_entries)
 local names, scores = {}, {}
 for i = 1, #due, 2 do
   names[#names + 1] = due[i]

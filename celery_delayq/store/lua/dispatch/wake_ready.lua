@@ -14,10 +14,10 @@ if redis.call('HEXISTS', KEYS.control, 'q' .. ARGV.queue) == 1 then
   return 0
 end
 
--- A key of another type must not keep ready messages from consumers.
-local function has_some(...)
-  local found = redis.pcall(...)
-  return type(found) == 'number' and found > 0
+-- Whether a reply counts some members. A key of another type must not keep ready messages from
+-- consumers.
+local function has_some(reply)
+  return type(reply) == 'number' and reply > 0
 end
 
 local there = redis.call('EXISTS', KEYS.quarantined) > redis.call('EXISTS', KEYS.quarantine_turn)
@@ -26,8 +26,8 @@ for i = FIRST.ready_lists, #KEYS do
 end
 local first, last = '[' .. ARGV.queue .. '\0', '(' .. ARGV.queue .. '\1'
 local may_lane_go = redis.call('EXISTS', KEYS.lanes) == 1
-  and (has_some('ZCOUNT', KEYS.lanes, '-inf', now_us())
-    or has_some('ZLEXCOUNT', KEYS.freed_lanes, first, last))
+  and (has_some(redis.pcall('ZCOUNT', KEYS.lanes, '-inf', now_us()))
+    or has_some(redis.pcall('ZLEXCOUNT', KEYS.freed_lanes, first, last)))
 if there or may_lane_go then
   -- A full server must accept the script: see dispatch/promote.lua.
   redis.call('EXPIRE', KEYS.wake, 60)

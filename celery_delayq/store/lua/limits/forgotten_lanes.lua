@@ -29,7 +29,7 @@ local function is_forgotten(lane)
   end
   local definition = limit_of(lane) -- nil if it was lost and is not stored again yet
   return not redis.call('ZSCORE', KEYS.blocked_lanes, lane .. '\0' .. ARGV.queue)
-    or definition and moment_of_next(lane, definition, time_us) ~= math.huge
+    or definition and (definition.concurrency == 0 or count_permits(lane) < definition.concurrency)
 end
 
 let_repairs_pass(repair, LANES)

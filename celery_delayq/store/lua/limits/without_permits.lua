@@ -25,8 +25,8 @@ expect_type(KEYS.limits, 'hash')
 expect_type(KEYS.permits, 'zset')
 local now = to_ms(now_us())
 
--- The limit of a message that has no permit and needs one. A message that does not run needs none,
--- nor does one that was expired when it was leased.
+-- The limit of a message that has no permit and needs one. A message that does not run needs none.
+-- Nor does an expired one that a process of an older version has leased.
 local function limit_without_permit(value)
   local _, _, start = read_leased(value)
   local id, message_id, behind

@@ -6,9 +6,9 @@
 -- A lane that waits for a permit is in BLOCKED_LANES: "<lane> NUL <queue>". When a permit comes
 -- back, FREED_LANES gets "<queue> NUL <lane>", and the queue a look.
 --
--- Defines  permit_member  used_until  SLOTS_US  TURN_MS  latest_moment  moment_of_next  take_permit
---            blocked_in_turn  free_permit  give_back_permit  end_lease  track_requeued
---            unblock_freed_lanes  forget_old_slots
+-- Defines  permit_member  used_until  SLOTS_US  TURN_MS  latest_moment  count_permits
+--            moment_of_next  take_permit  blocked_in_turn  free_permit  give_back_permit  end_lease
+--            track_requeued  unblock_freed_lanes  forget_old_slots
 -- Expects  KEYS.permits  KEYS.slots  KEYS.blocked_lanes  KEYS.freed_lanes  KEYS.next_due
 --            ARGV.wake_channel
 --          clock: now_us  to_ms
@@ -22,18 +22,18 @@ local function permit_member(lane, queue, id, message_id)
   return table.concat({lane, queue, id, message_id}, '\0')
 end
 
-local function used_until(lane, limit, time_us)
+local function used_until(lane, definition, time_us)
   local used = tonumber(redis.call('ZSCORE', KEYS.slots, lane) or 0)
-  local latest = time_us + limit.interval * limit.burst
+  local latest = time_us + definition.interval * definition.burst
   if used > latest then
     -- The clock was set back, or the interval was longer. Without the lower value the lane would
     -- wait for the former one.
     redis.call('ZADD', KEYS.slots, latest, lane)
     used = latest
   end
-  if used > limit.changed and limit.changed <= time_us then
+  if used > definition.changed and definition.changed <= time_us then
     -- Slots of the former rate do not count at this one: the lane goes on without its burst.
-    used = math.max(used, limit.changed + limit.interval * limit.burst)
+    used = math.max(used, definition.changed + definition.interval * definition.burst)
   end
   return math.max(time_us, used)
 end
@@ -46,41 +46,48 @@ local SLOTS_US = 10000
 local TURN_MS = 100
 
 -- The latest moment in LANES of a lane that does not wait for a permit.
-local function latest_moment(limit, time_us)
-  return time_us + (limit and limit.interval or 0) + SLOTS_US + TURN_MS * 1000
+local function latest_moment(definition, time_us)
+  return time_us + (definition and definition.interval or 0) + SLOTS_US + TURN_MS * 1000
+end
+
+-- How many messages of a lane are leased.
+local function count_permits(lane)
+  local first, last = lane_range(lane)
+  return redis.call('ZLEXCOUNT', KEYS.permits, first, last)
 end
 
 -- When the next message of a lane may be leased (µs): 'time_us' for now, infinity if the lane waits
 -- for a permit. Also returns whether permits are scarce: less than nine tenths of them would be
 -- left. Only of the first tenth may a process lease more messages than it can run now.
-local function moment_of_next(lane, limit, time_us)
-  if not limit then
+local function moment_of_next(lane, definition, time_us)
+  if not definition then
     return time_us, false
   end
   local is_scarce = false
-  if limit.concurrency > 0 then
-    local first, last = lane_range(lane)
-    local taken = redis.call('ZLEXCOUNT', KEYS.permits, first, last)
-    if taken >= limit.concurrency then
+  if definition.concurrency > 0 then
+    local taken = count_permits(lane)
+    if taken >= definition.concurrency then
       return math.huge, true
     end
-    is_scarce = 10 * (taken + 1) > limit.concurrency
+    is_scarce = 10 * (taken + 1) > definition.concurrency
   end
-  if limit.interval > 0 then
-    local ahead = used_until(lane, limit, time_us) - time_us - (limit.burst - 1) * limit.interval
+  if definition.interval > 0 then
+    local ahead = used_until(lane, definition, time_us) - time_us
+      - (definition.burst - 1) * definition.interval
     if ahead > 0 then
-      local more = math.min(limit.burst - 1, math.floor(SLOTS_US / limit.interval))
-      return math.ceil(time_us + ahead + more * limit.interval), is_scarce
+      local more = math.min(definition.burst - 1, math.floor(SLOTS_US / definition.interval))
+      return math.ceil(time_us + ahead + more * definition.interval), is_scarce
     end
   end
   return time_us, is_scarce
 end
 
 -- Take a permit, and use a slot.
-local function take_permit(lane, limit, queue, id, message_id, time_us)
+local function take_permit(lane, definition, queue, id, message_id, time_us)
   redis.call('ZADD', KEYS.permits, 0, permit_member(lane, queue, id, message_id))
-  if limit and limit.interval > 0 then
-    redis.call('ZADD', KEYS.slots, used_until(lane, limit, time_us) + limit.interval, lane)
+  if definition and definition.interval > 0 then
+    local used = used_until(lane, definition, time_us) + definition.interval
+    redis.call('ZADD', KEYS.slots, used, lane)
   end
 end
 
