@@ -32,7 +32,7 @@ class Lateness:
     by_name : dict[str, list[int]]
         The lateness of the runs of each queue or task, of those with most runs.
     is_cut : bool
-        Whether there were more runs than were read: the first steps have none of them.
+        Whether as many runs were read as may be: the first steps may lack some.
     """
 
     begins: datetime

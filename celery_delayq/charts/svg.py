@@ -36,13 +36,13 @@ _TITLE_HEIGHT, _LEGEND_HEIGHT, _SPACE, _CHARACTER_WIDTH = 28, 20, 20, 8
 #: reader prefers that.
 STYLE = """\
 :root {
-  --card: #fff; --ink: #1d2a35; --muted: #5b6875; --rule: #e3e8ed;
+  --card: #fff; --ink: #1d2a35; --muted: #5b6875; --rule: #dde3e9;
   --s1: #2f7fd6; --s2: #e0552f; --s3: #eaa521; --s4: #b3123f; --s5: #7a5cc9; --s6: #8795a3;
   --s7: #22a07c;
 }
 @media (prefers-color-scheme: dark) {
   :root {
-    --card: #1a2129; --ink: #e4eaf0; --muted: #98a5b2; --rule: #2c3641;
+    --card: #1a2129; --ink: #e4eaf0; --muted: #a3b0bd; --rule: #2c3641;
     --s1: #5aa5f2; --s2: #ff8059; --s3: #f2bd4f; --s4: #f2557f; --s5: #a78df0; --s6: #7b8997;
     --s7: #4cc3a0;
   }

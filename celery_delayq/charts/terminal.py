@@ -79,31 +79,33 @@ def group(values: Sequence[T], most: int, add: Callable[[Sequence[T]], T]) -> tu
     return [add(values[n : n + number]) for n in range(0, len(values), number)], number
 
 
-def sparkline(values: Sequence[float], area: Area, top: float | None = None) -> str:
-    """Return one line with a cell for each value, or for some neighbouring values together.
-
-    Parameters
-    ----------
-    top : float | None
-        The value of a full cell; the largest value by default.
+def sparklines(layers: Sequence[Layer], area: Area) -> list[Text]:
+    """Return a line for each layer, with a cell for each value or for some neighbouring values
+    together. All lines have one scale, so that they can be compared.
     """
-    joined, _ = group(values, area.width, sum)
-    most = max(top or 0, *joined, 1) if joined else 1
+    joined = [group(layer.values, area.width, sum)[0] for layer in layers]
+    most = max((value for values in joined for value in values), default=1)
     cells = _ASCII if area.ascii_only else _BLOCKS
-    return "".join(cells[_eighths(value, most, 1)] for value in joined)
+    lines = ["".join(cells[_eighths(value, most, 1)] for value in values) for values in joined]
+    return [
+        Text(line, TERMINAL_COLOURS.get(layer.style, ""))
+        for line, layer in zip(lines, layers, strict=True)
+    ]
 
 
 def bars(times: Sequence[datetime], step: int, layers: Sequence[Layer], area: Area) -> list[Text]:
     """Return the lines of stacked layers, a bar for each step or for some steps together."""
     empty = [0.0] * len(times)
     sums = [sum(each) for each in zip(empty, *(layer.values for layer in layers), strict=True)]
-    ticks = round_ticks(max(*sums, 1))
-    plot = _Plot({tick / ticks[-1] * area.height: f"{tick:,g}" for tick in ticks}, area)
-    joined = [group(layer.values, plot.room, sum)[0] for layer in layers]
-    totals, number = group(sums, plot.room, sum)
-    if number > 1:  # joined steps are higher
+    room = area.width
+    while True:  # joined steps are higher, and their numbers may need more room
+        totals, number = group(sums, room, sum)
         ticks = round_ticks(max(*totals, 1))
         plot = _Plot({tick / ticks[-1] * area.height: f"{tick:,g}" for tick in ticks}, area)
+        if len(totals) <= plot.room:
+            break
+        room = plot.room
+    joined = [group(layer.values, room, sum)[0] for layer in layers]
     cells = _ASCII if area.ascii_only else _BLOCKS
     most = ticks[-1]
 

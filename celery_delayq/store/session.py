@@ -15,10 +15,12 @@ from celery_delayq.utils.lazy import LazyName
 if TYPE_CHECKING:
     from celery import Celery
 
+    from celery_delayq.settings import Settings
     from celery_delayq.store.schedule import Store
     from celery_delayq.store.server.checks import check_layout
     from celery_delayq.store.stores import Stores
 else:
+    Settings = LazyName("celery_delayq.settings:Settings")
     check_layout = LazyName("celery_delayq.store.server.checks:check_layout")
 
 T = TypeVar("T")
@@ -125,6 +127,13 @@ class Session:
     def on_rabbitmq(self) -> bool:
         """Whether the app's broker is RabbitMQ."""
         return self.dead_letter_connection is not None
+
+    @property
+    def keeps_history(self) -> bool:
+        """Whether the setting ``history`` of the app is more than 0."""
+        if self.on_rabbitmq:
+            return False
+        return Settings.from_options(self.app.conf.broker_transport_options).history > 0
 
     def now_ms(self) -> int:
         """Return the time of the clock that decides what is due, in ms since 1970.

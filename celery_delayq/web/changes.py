@@ -10,7 +10,7 @@ from datetime import datetime
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
-from celery_delayq.errors import ConfigError, InvalidETA
+from celery_delayq.errors import ConfigError, InvalidETA, InvalidFilter
 from celery_delayq.model.dead_letter import DeadFilter
 from celery_delayq.model.scheduled import Bulk, Filter, Outcome, moment
 from celery_delayq.transfer.results import Archived
@@ -22,6 +22,9 @@ from celery_delayq.web.site import Site
 
 #: Most characters of arguments that a form offers for editing.
 MAX_EDITED = 20_000
+
+#: The fields of all forms.
+FORM_FIELDS = ("action", "confirmed", "mark", "_xsrf")
 
 #: Most tasks that are chosen one by one.
 MAX_MARKS = 1000
@@ -158,9 +161,9 @@ def ask(site: Site, query: Query, error: str = "") -> Question:
     Raises
     ------
     NotFound
-        Nothing was chosen.
+        There is no such change.
     InvalidFilter, InvalidETA
-        A field of the filter is invalid.
+        Nothing was chosen, or a field of the filter is invalid.
     """
     name, action = action_of(query)
     now = site.now()
@@ -177,6 +180,7 @@ def ask(site: Site, query: Query, error: str = "") -> Question:
         object_text = _counted(number, action.kind)
     else:
         fields = scheduled.FIELDS if action.kind == "all tasks" else dead.FIELDS
+        query.check_fields([*fields, *action.fields, *FORM_FIELDS])
         kept = {each: text for each in fields if (text := query.name(each))}
         if action.kind == "all tasks":
             filter = scheduled.filter_of(query, now)
@@ -186,17 +190,20 @@ def ask(site: Site, query: Query, error: str = "") -> Question:
         given = ", ".join(f"{each} {text}" for each, text in kept.items())
         object_text = _counted(number, action.kind) + (f" with {given}" if given else "")
     values = {each: query.text(each) for each in action.fields}
-    if name == "edit" and not query.text("confirmed"):
-        values |= _present_arguments(site, _marks(query))
+    if name in ("edit", "replay") and not query.text("confirmed"):
+        values |= _present_arguments(site, name, _marks(query))
     title = f"{action.verb}: {object_text}"
     return Question(name, action, title, number, examples, marks, kept, values, error)
 
 
-def _present_arguments(site: Site, marks: Sequence[tuple[int, str]]) -> dict[str, str]:
+def _present_arguments(site: Site, name: str, marks: Sequence[tuple[int, str]]) -> dict[str, str]:
     """Return the arguments of the one chosen task as JSON, unless they are hidden."""
     if len(marks) != 1:
-        raise NotFound("Edit one task at a time.")
-    task = None if site.hides else site.delayq.get(marks[0][1])
+        if name == "edit":
+            raise InvalidFilter("Edit one task at a time.")
+        return {}
+    read = site.delayq.get if name == "edit" else site.delayq.dead_letter
+    task = None if site.hides else read(marks[0][1])
     values = {} if task is None else task.arguments()
     found = {name: values.get(name) for name in ("args", "kwargs")}
     texts = {name: json.dumps(it, ensure_ascii=False) for name, it in found.items() if it}
@@ -221,7 +228,7 @@ def _object(query: Query, kind: str) -> tuple[str, str]:
     for what in _OBJECTS[kind]:
         if name := query.name(what):
             return what, name
-    raise NotFound(f"Choose a {' or a '.join(_OBJECTS[kind])}.")
+    raise InvalidFilter(f"Choose a {' or a '.join(_OBJECTS[kind])}.")
 
 
 def _marks(query: Query) -> list[tuple[int, str]]:
@@ -232,9 +239,9 @@ def _marks(query: Query) -> list[tuple[int, str]]:
         if id and ms.removeprefix("-").isdigit() and len(ms) < 17:
             found.append((int(ms), unquoted(id)))
     if not found:
-        raise NotFound("Nothing was chosen. Go back, and tick what you mean.")
+        raise InvalidFilter("Nothing was chosen. Go back, and tick what you mean.")
     if len(found) > MAX_MARKS:
-        raise NotFound(f"Choose at most {MAX_MARKS:,}, or use a filter.")
+        raise InvalidFilter(f"Choose at most {MAX_MARKS:,}, or use a filter.")
     return found
 
 

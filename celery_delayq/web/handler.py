@@ -114,7 +114,9 @@ class DelayedPages(RequestHandler):
         page = PAGES.get(name)
         if page is None:
             raise NotFound(f"There is no page {name}.")
-        view = await self.site().run(page.read, self.site(), self._query(rest))
+        query = self._query(rest)
+        query.check_fields([*page.fields, "fragment"])
+        view = await self.site().run(page.read, self.site(), query)
         now = getattr(view, "now", None) or datetime.now(timezone.utc)
         self._show(name, page, view, now)
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta, tzinfo
 from urllib.parse import quote, unquote_to_bytes
 
-from celery_delayq.errors import InvalidETA
+from celery_delayq.errors import InvalidETA, InvalidFilter
 from celery_delayq.model.envelope import due_of_eta, parse_iso
 from celery_delayq.model.scheduled import moment
-from celery_delayq.utils.text import seconds_of
+from celery_delayq.utils.text import seconds_of, spelled
 
 
 class NotFound(Exception):
@@ -38,6 +38,19 @@ class Query:
     rest: str
     values: Mapping[str, Sequence[str]] = field(default_factory=dict)
     zone: tzinfo | None = None
+
+    def check_fields(self, known: Sequence[str]) -> None:
+        """Refuse a field that has no meaning: a filter without it would select more.
+
+        Raises
+        ------
+        InvalidFilter
+            There is no such field.
+        """
+        for name in self.values:
+            if name not in known:
+                fields = ", ".join(known) or "none"
+                raise InvalidFilter(f"no field {spelled(name)} here; known: {fields}")
 
     def text(self, name: str, default: str = "") -> str:
         """Return the last value of a field without space around it, or *default*."""

@@ -56,7 +56,8 @@ def dispatchers(subject: OnRedis) -> Iterator[Finding]:
             continue
         if queue.next_due is not None and (late := now - queue.next_due) > MAX_OVERDUE_SECONDS:
             yield fault(
-                f"{spelled(queue.name)}: {queue.overdue:,} entries are due and not moved, one for "
+                f"{spelled(queue.name)}: "
+                f"{_are(queue.overdue, 'entry', 'entries')} due and not moved, one for "
                 f"{late:,.0f} s: no process dispatches",
                 "start a worker, or celery -A <app> delayq dispatch where workers have "
                 '{"delayq": {"dispatch": False}}',
@@ -80,7 +81,8 @@ def consumers(subject: OnRedis) -> Iterator[Finding]:
     for queue, message in zip(idle, before, strict=True):
         if queue.name not in consumed and message == first(queue.name) is not None:
             yield fault(
-                f"{spelled(queue.name)}: {queue.ready:,} messages are ready, and no worker takes "
+                f"{spelled(queue.name)}: "
+                f"{_are(queue.ready, 'message', 'messages')} ready, and no worker takes "
                 "them",
                 f"start a worker with -Q {spelled(queue.name)}",
             )
@@ -192,3 +194,8 @@ def stock_etas(subject: OnRedis) -> Iterator[Finding]:
                 "one moves it to the schedule, a stock worker keeps it in memory",
                 "let the broker URL of producers begin with delayq+redis:// (docs/migration.md)",
             )
+
+
+def _are(number: int, one: str, many: str) -> str:
+    """Return a number with its noun and verb: "1 entry is", "2 entries are"."""
+    return f"{number:,} {f'{one} is' if number == 1 else f'{many} are'}"

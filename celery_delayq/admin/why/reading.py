@@ -37,7 +37,7 @@ def why(session: Session, id: str, queue: str | None, *, ask_workers: bool) -> W
         return _why_on_rabbitmq(session, id, queue)
     found = session.ask(lambda stores: _read(stores, id, queue))
     if isinstance(found, GoneFacts):
-        return why_gone(found)
+        return why_gone(found._replace(keeps_history=session.keeps_history))
     options = session.app.conf.broker_transport_options
     lease_seconds = Settings.from_options(options).lease
     names = {each.entry.queue for each in found if each.waits_for_worker}

@@ -248,6 +248,8 @@ class GoneFacts(NamedTuple):
         Its runs in the history, the newest first.
     searched : int
         The number of runs in the history, none of which is its run; 0 if that does not matter.
+    keeps_history : bool
+        Whether the app has a history of runs.
     """
 
     id: str
@@ -256,6 +258,7 @@ class GoneFacts(NamedTuple):
     revoked_ms: int | None = None
     runs: Sequence[Run] = ()
     searched: int = 0
+    keeps_history: bool = False
 
 
 def why_waiting(facts: EntryFacts) -> Why:
@@ -298,7 +301,8 @@ def why_gone(facts: GoneFacts) -> Why:
         values = {"since": dead_letter.died, "reason": dead_letter.reason}
         reasons.insert(0, Reason(ReasonKind.DEAD, values))
     if not reasons:
-        reasons.append(Reason(ReasonKind.UNKNOWN, {"searched": facts.searched}))
+        values = {"searched": facts.searched, "keeps_history": facts.keeps_history}
+        reasons.append(Reason(ReasonKind.UNKNOWN, values))
     return Why(id, state, task, queue, due, tuple(reasons))
 
 
@@ -458,7 +462,9 @@ def _limit(values: Mapping[str, Any]) -> str:
 
 def _overdue(values: Mapping[str, Any]) -> str:
     text = f"It has been due for {span(values['seconds'])}, since {values['due']}"
-    return f"{text}, and is not promoted yet: at most {values['ahead']:,} are due before it."
+    ahead = values["ahead"]
+    before = f"{ahead:,} {'entry is' if ahead == 1 else 'entries are'}"
+    return f"{text}, and is not promoted yet: at most {before} due before it."
 
 
 def _leased(values: Mapping[str, Any]) -> str:
@@ -485,17 +491,23 @@ def _never_runs(values: Mapping[str, Any]) -> str:
     return "no worker runs it."
 
 
+#: What to do if no dispatcher runs.
+_START = "start a worker, which has one, or `delayq dispatch`"
+
+
 def _no_dispatcher(values: Mapping[str, Any]) -> str:
     if values["seconds"] is None:
-        return "No dispatcher has looked yet: a worker has one, or `delayq dispatch`."
+        return f"No dispatcher has looked yet: {_START}."
     since = span(values["seconds"])
-    return f"No dispatcher has looked for {since}: a worker has one, or `delayq dispatch`."
+    return f"No dispatcher has looked for {since}: {_START}."
 
 
 def _unknown(values: Mapping[str, Any]) -> str:
     text = "Nothing is known of it: it has finished, has no ETA or never was."
     if values["searched"]:
         return f"{text} The last {values['searched']:,} runs of the history are not its."
+    if values["keeps_history"]:
+        return f"{text} The history has no run yet."
     return f"{text} No history of runs is kept."
 
 
@@ -503,8 +515,10 @@ _SENTENCES: Mapping[ReasonKind, Callable[[Mapping[str, Any]], str]] = {
     ReasonKind.NOT_DUE: lambda v: f"It is due at {v['due']}, in {span(v['seconds'])}.",
     ReasonKind.OVERDUE: _overdue,
     ReasonKind.RETRY: lambda v: f"It is retry {v['retries']:,} of its task.",
-    ReasonKind.QUEUE_PAUSED: lambda v: f"Its queue {v['queue']} is paused since {v['since']}.",
-    ReasonKind.TASK_PAUSED: lambda v: f"Its task {v['task']} is paused since {v['since']}.",
+    ReasonKind.QUEUE_PAUSED: lambda v: (
+        f"Its queue {v['queue']} has been paused since {v['since']}."
+    ),
+    ReasonKind.TASK_PAUSED: lambda v: f"Its task {v['task']} has been paused since {v['since']}.",
     ReasonKind.RESUMED: lambda v: (
         f"Its task {v['task']} was paused and is resumed: a dispatcher moves it back."
     ),
@@ -538,7 +552,7 @@ _SENTENCES: Mapping[ReasonKind, Callable[[Mapping[str, Any]], str]] = {
     ReasonKind.REVOKED: lambda v: f"It was revoked at {v['since']}: {_never_runs(v)}",
     ReasonKind.EXPIRED: lambda v: f"It expires at {v['at']}: {_never_runs(v)}",
     ReasonKind.CANCELLED: lambda _: "It was cancelled: the next worker drops its message.",
-    ReasonKind.DEAD: lambda v: f"It is dead since {v['since']}: {v['reason']}",
+    ReasonKind.DEAD: lambda v: f"It has been dead since {v['since']}: {v['reason']}",
     ReasonKind.ENDED: _ended,
     ReasonKind.UNKNOWN: _unknown,
 }

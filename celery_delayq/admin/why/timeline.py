@@ -11,12 +11,21 @@ from celery_delayq.utils.text import spelled
 
 #: What happens at the time in the value of a reason.
 _EVENTS = {
-    (ReasonKind.NOT_DUE, "due"): "due",
-    (ReasonKind.OVERDUE, "due"): "due",
+    (ReasonKind.QUEUE_PAUSED, "since"): "queue paused",
+    (ReasonKind.TASK_PAUSED, "since"): "task paused",
     (ReasonKind.REVOKED, "since"): "revoked",
     (ReasonKind.EXPIRED, "at"): "expires",
     (ReasonKind.DEAD, "since"): "dead letter",
 }
+
+#: Kinds of reasons of which a timeline tells everything.
+_TOLD = {
+    *(ReasonKind.NOT_DUE, ReasonKind.OVERDUE, ReasonKind.REVOKED, ReasonKind.EXPIRED),
+    *(ReasonKind.DEAD, ReasonKind.ENDED),
+}
+
+#: States in which an answer is that of an entry.
+_WAITING = {"scheduled", "paused", "held", "ready", "running"}
 
 
 def events_of(runs: Iterable[Run], answer: Why) -> list[tuple[datetime, str]]:
@@ -26,10 +35,9 @@ def events_of(runs: Iterable[Run], answer: Why) -> list[tuple[datetime, str]]:
 
 def other_reasons(runs: Sequence[Run], answer: Why) -> Iterator[Reason]:
     """Yield the reasons that are no events of the timeline."""
-    kinds = {kind for kind, _ in _EVENTS} | {ReasonKind.ENDED}
     for each in (answer, *answer.others):
         for reason in each.reasons:
-            if reason.kind not in kinds and not (runs and reason.kind is ReasonKind.UNKNOWN):
+            if reason.kind not in _TOLD and not (runs and reason.kind is ReasonKind.UNKNOWN):
                 yield reason
 
 
@@ -50,6 +58,8 @@ def _of_runs(runs: Iterable[Run]) -> Iterator[tuple[datetime, str]]:
 def _of_answer(answer: Why) -> Iterator[tuple[datetime, str]]:
     """Yield what an answer says of the past and the future."""
     for each in (answer, *answer.others):
+        if each.due is not None and each.state in _WAITING:
+            yield each.due, "due"
         for reason in each.reasons:
             for name, value in reason.values.items():
                 event = _EVENTS.get((reason.kind, name))

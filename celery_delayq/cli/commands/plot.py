@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import cast
 
@@ -16,7 +17,7 @@ from celery_delayq.admin.reporting import Refused
 from celery_delayq.app import DelayQ
 from celery_delayq.charts import svg, terminal
 from celery_delayq.charts.scales import Layer, Quantiles, duration, layers_of
-from celery_delayq.charts.terminal import TERMINAL_COLOURS, Area
+from celery_delayq.charts.terminal import Area
 from celery_delayq.cli import screen
 from celery_delayq.cli.command import command
 from celery_delayq.cli.lines import Column, Paper
@@ -25,6 +26,11 @@ from celery_delayq.web.pages.overview import STEPS
 
 #: Most columns of a chart, and of a sparkline beside a name.
 MAX_COLUMNS, MAX_SPARK_COLUMNS = 130, 60
+
+
+#: What a chart says if there are no runs.
+_NO_RUNS = "No run of a task with an ETA is known."
+_NO_HISTORY = f"{_NO_RUNS} Runs are kept if the setting history is more than 0."
 
 
 def _check_folder(_: click.Context, param: click.Parameter, file: Path | None) -> Path | None:
@@ -79,15 +85,22 @@ def plot(delayq: DelayQ, step: str, by: str, file: Path | None) -> None:
     console = screen.console()
     width = min(console.width, MAX_COLUMNS)
     paper = Paper(width, console.options.ascii_only)
-    for line in lines_of(load, late, step, by, paper):
+    no_runs = _NO_RUNS if session.keeps_history else _NO_HISTORY
+    for line in lines_of(load, late, step, by, paper, no_runs):
         console.print(line, soft_wrap=True)
 
 
-def lines_of(load: LoadAhead, late: Lateness, step: str, by: str, paper: Paper) -> Iterator[Text]:
-    """Yield the lines of both charts."""
+def lines_of(
+    load: LoadAhead, late: Lateness, step: str, by: str, paper: Paper, no_runs: str = _NO_RUNS
+) -> Iterator[Text]:
+    """Yield the lines of both charts; *no_runs* in place of the second one if it is empty."""
     yield from _load_lines(load, step, by, paper)
     yield Text()
-    yield from _late_lines(late, step, by, paper)
+    if late.all:
+        yield from _late_lines(late, step, by, paper)
+    else:
+        yield from _bold(paper, _late_title(late, step))
+        yield from paper.folded(no_runs)
 
 
 def _load_title(load: LoadAhead, step: str) -> str:
@@ -103,12 +116,6 @@ def _late_title(late: Lateness, step: str) -> str:
     return f"Lateness: {number:,} runs started in the last {len(late.steps)} {step}s{cut}"
 
 
-#: What a chart says if there are no runs.
-_NO_RUNS = (
-    "No run of a task with an ETA is known. Runs are kept if the setting history is more than 0."
-)
-
-
 def _load_lines(load: LoadAhead, step: str, by: str, paper: Paper) -> Iterator[Text]:
     yield from _bold(paper, _load_title(load, step))
     layers = layers_of(load.counts, load.others)
@@ -116,23 +123,15 @@ def _load_lines(load: LoadAhead, step: str, by: str, paper: Paper) -> Iterator[T
     yield from terminal.bars(load.times, load.step, layers, area)
     if not layers:
         return
-    top = max(max(each.values) for each in layers)
     room = Area(min(MAX_SPARK_COLUMNS, max(8, paper.width // 2)), ascii_only=paper.ascii_only)
-
-    def line(layer: Layer) -> Text:
-        colour = TERMINAL_COLOURS.get(layer.style, "")
-        return Text(terminal.sparkline(layer.values, room, top), colour)
-
-    def number(layer: Layer) -> str:
-        return f"{sum(layer.values):,}"
-
+    number = partial(Column[tuple[Layer, Text]], is_number=True)
     yield from paper.table(
         [
-            Column(by, lambda each: each.name, 0, 8),
-            Column("tasks", number, 0, is_number=True),
-            Column("", line, 1),
+            Column(by, lambda each: each[0].name, 0, 8),
+            number("tasks", lambda each: f"{sum(each[0].values):,}", 0),
+            Column("", lambda each: each[1], 1),
         ],
-        layers,
+        [*zip(layers, terminal.sparklines(layers, room), strict=True)],
     )
     if load.uncounted:
         yield from paper.folded(f"{load.uncounted:,} in small queues are not in the chart.")
@@ -140,9 +139,6 @@ def _load_lines(load: LoadAhead, step: str, by: str, paper: Paper) -> Iterator[T
 
 def _late_lines(late: Lateness, step: str, by: str, paper: Paper) -> Iterator[Text]:
     yield from _bold(paper, _late_title(late, step))
-    if not late.all:
-        yield from paper.folded(_NO_RUNS)
-        return
     area = Area(paper.width, ascii_only=paper.ascii_only, zone=tzlocal())
     yield from terminal.spans(late.times, late.step, late.steps, area)
     rows = [("all", Quantiles.of(late.all)), *_by_name(late)]

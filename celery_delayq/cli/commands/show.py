@@ -89,7 +89,7 @@ def _tell_why_missing(delayq: DelayQ, id: str, queue: str | None) -> bool:
 )
 @options.name_option("--cursor", metavar="CURSOR", help="Show the page after this cursor.")
 @options.flag("--all", "all_", help="Show all, page by page.")
-@options.flag("--held", help="Only those that are due and wait for a pause or a limit.")
+@options.flag("--held", help="Only those that are due and wait for a paused task or a limit.")
 @options.json_option
 def list_(
     delayq: DelayQ, filter: Filter, limit: int | None, cursor: str | None, all_: bool, held: bool
@@ -111,17 +111,18 @@ def list_(
     if all_ and (limit is not None or (cursor is not None and filter.arg is None)):
         raise click.UsageError("--all shows everything: leave out --limit and --cursor")
     screen.check_priority(delayq, filter)
+    kind = HELD if held else ENTRIES
     if filter.arg is not None:
         most = None if all_ else limit or DEFAULT_LIMIT
         search = Search(delayq, filter, cursor, most, held=held)
         go_on = partial(_next_page, filter, limit or DEFAULT_LIMIT, held=held, all_=all_)
-        _show_found(delayq, filter, search, go_on)
+        _show_found(delayq, filter, search, go_on, kind)
     elif all_:
         if held:
             due = delayq.entries(due_only(delayq, filter), page=PAGE_ROWS)
-            _show_all(delayq, filter, (each for each in due if is_held(each)))
+            _show_all(delayq, filter, (each for each in due if is_held(each)), kind)
         else:
-            _show_all(delayq, filter, delayq.entries(filter, page=PAGE_ROWS))
+            _show_all(delayq, filter, delayq.entries(filter, page=PAGE_ROWS), kind)
     else:
         _show_page(delayq, filter, limit=limit or DEFAULT_LIMIT, cursor=cursor, held=held)
 
@@ -148,7 +149,7 @@ def count(delayq: DelayQ, filter: Filter) -> None:
     if screen.is_json():
         screen.print_json({"count": number})
     else:
-        _print_number(delayq, filter, number, end="")
+        _print_number(delayq, filter, number, end="", kind=ENTRIES)
 
 
 def _show_page(
@@ -166,11 +167,15 @@ def _show_page(
         text = Text(f"{ENTRIES.number(len(page))}, and there are more: ")
         screen.console().print(text.append(next_page, "dim"), soft_wrap=True)
     else:
-        _print_number(delayq, filter, len(page))
+        _print_number(delayq, filter, len(page), kind=HELD if held else ENTRIES)
 
 
 def _show_found(
-    delayq: DelayQ, filter: Filter, search: Search, next_page: Callable[[str], str]
+    delayq: DelayQ,
+    filter: Filter,
+    search: Search,
+    next_page: Callable[[str], str],
+    kind: SelectedKind,
 ) -> None:
     """Print entries as they are found, and the command that goes on with the search."""
     if screen.is_json():
@@ -186,7 +191,7 @@ def _show_found(
         text = Text(f"{ENTRIES.number(search.found)}, and there may be more: ")
         screen.console().print(text.append(go_on, "dim"), soft_wrap=True)
     else:
-        _print_number(delayq, filter, search.found)
+        _print_number(delayq, filter, search.found, kind=kind)
 
 
 def _page(delayq: DelayQ, filter: Filter, limit: int, cursor: str | None) -> Page:
@@ -208,19 +213,23 @@ def _held_page(delayq: DelayQ, filter: Filter, limit: int, cursor: str | None) -
             return Page(found, cursor)
 
 
-def _show_all(delayq: DelayQ, filter: Filter, entries: Iterable[ScheduledTask]) -> None:
+def _show_all(
+    delayq: DelayQ, filter: Filter, entries: Iterable[ScheduledTask], kind: SelectedKind
+) -> None:
     """Print entries as they are read."""
     if screen.is_json():
         ENTRIES.print_json(entries, lambda: {"cursor": None})
         return
-    _print_number(delayq, filter, ENTRIES.print_pages(delayq, entries))
+    _print_number(delayq, filter, ENTRIES.print_pages(delayq, entries), kind=kind)
 
 
-def _print_number(delayq: DelayQ, filter: Filter, number: int, end: str = ".") -> None:
+def _print_number(
+    delayq: DelayQ, filter: Filter, number: int, end: str = ".", *, kind: SelectedKind
+) -> None:
     if number:
         screen.console().print(f"{ENTRIES.number(number)}{end}")
     else:
-        ENTRIES.print_none(delayq, filter)
+        kind.print_none(delayq, filter)
 
 
 def _next_page(
@@ -336,3 +345,6 @@ ENTRIES = SelectedKind(
         Outcome.UNKNOWN: "it has finished, has no ETA or never was",
     },
 )
+
+#: Entries that are held.
+HELD = replace(ENTRIES, nothing="Nothing is held.", none="nothing that is held")

@@ -10,8 +10,8 @@ from typing import TypeVar
 
 from rich.text import Text
 
-from celery_delayq.charts.scales import Layer, duration, layers_of
-from celery_delayq.charts.terminal import TERMINAL_COLOURS, Area, sparkline
+from celery_delayq.charts.scales import duration, layers_of
+from celery_delayq.charts.terminal import Area, sparklines
 from celery_delayq.cli.lines import Column, Paper
 from celery_delayq.cli.text import number_of, stamp
 from celery_delayq.cli.top.frame import LATENESS_MINUTES, Frame
@@ -36,7 +36,7 @@ T = TypeVar("T")
 #: Columns of the name beside a sparkline, most columns of a sparkline, and most lines of them.
 NAME_WIDTH, MAX_SPARK_WIDTH, MAX_SPARKS = 14, 60, 3
 
-#: The part of the screen, of two, that queues have at least.
+#: Queues get at least 1 / _QUEUES_PART of the lines.
 _QUEUES_PART = 2
 
 #: Seconds of clock skew from which it is a warning.
@@ -216,7 +216,8 @@ class _Queues:
         if late is not None and late.runs:
             shown_late = Text(f"p50 {duration(late.p50)}, p99 {duration(late.p99)}")
             runs = number_of(late.runs, "run", "runs")
-            of_runs = Text(f"{runs} in {LATENESS_MINUTES} min")
+            cut = "the newest " if self._frame.is_late_cut else ""
+            of_runs = Text(f"{cut}{runs} in {LATENESS_MINUTES} min")
         next_due = None
         if total.next_due is not None:
             next_due = Text(distance((total.next_due - now).total_seconds()))
@@ -259,16 +260,10 @@ class _Queues:
         yield self._paper.cut(Text(number + later, _DIM))
         width = min(MAX_SPARK_WIDTH, max(1, self._paper.width - NAME_WIDTH - 1))
         area = Area(width, ascii_only=self._paper.ascii_only)
-        # All lines have one scale, so that they can be compared.
-        top = max((max(each.values, default=0) for each in layers), default=1)
-        for each in layers[:MAX_SPARKS]:
-            yield self._spark(each, area, top)
-
-    def _spark(self, layer: Layer, area: Area, top: float) -> Text:
-        name = self._paper.cut(layer.name, NAME_WIDTH)
-        name.pad_right(NAME_WIDTH + 1 - name.cell_len)
-        colour = TERMINAL_COLOURS.get(layer.style, "")
-        return name.append(sparkline(layer.values, area, top), colour)
+        for layer, line in [*zip(layers, sparklines(layers, area), strict=True)][:MAX_SPARKS]:
+            name = self._paper.cut(layer.name, NAME_WIDTH)
+            name.pad_right(NAME_WIDTH + 1 - name.cell_len)
+            yield name + line
 
     def _title(self) -> list[Text]:
         """Return the line of the filter, if there is one."""
@@ -421,7 +416,8 @@ def _tasks(place: Place, view: Scheduled, paper: Paper, room: int | None) -> Pic
         Column("arguments", _arguments, 5, 12),
     ]
     ids = [row.task.id for row in view.rows]
-    end = [Text("Nothing is scheduled here.", _DIM)] if not ids and view.cursor is None else []
+    nothing = "Nothing matches." if place.filter else "Nothing is scheduled here."
+    end = [Text(nothing, _DIM)] if not ids and view.cursor is None else []
     if view.cursor is not None:
         end = [Text("n shows the next ones.", _DIM)] if ids else [Text("searching", _DIM)]
     most = len(ids) if room is None else max(1, room - len(head) - len(end) - 1)

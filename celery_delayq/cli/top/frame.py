@@ -60,6 +60,8 @@ class Frame:
         The same by the clock that decides what is due.
     fleet, late : Fleet | None, Quantiles | None
         Dispatchers and processes, and the lateness of the last minutes; None on RabbitMQ.
+    is_late_cut : bool
+        Whether the lateness is that of as many runs as may be read.
     error : str
         Why it could not be read.
     """
@@ -70,6 +72,7 @@ class Frame:
     overview: Overview | None = None
     fleet: Fleet | None = None
     late: Quantiles | None = None
+    is_late_cut: bool = False
     tasks: Scheduled | None = None
     task: TaskPage | None = None
     error: str = ""
@@ -111,7 +114,9 @@ def _overview(site: Site, request: Request) -> Frame:
         return Frame(request, time.monotonic(), view.now, view)
     late = lateness(site.delayq.session, 60, LATENESS_MINUTES, most=LATENESS_RUNS)
     processes = fleet.read(site, Query(""))
-    return Frame(request, time.monotonic(), view.now, view, processes, Quantiles.of(late.all))
+    return Frame(
+        request, time.monotonic(), view.now, view, processes, Quantiles.of(late.all), late.is_cut
+    )
 
 
 def _query_of(place: Place) -> Query:

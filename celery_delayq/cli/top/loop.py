@@ -99,6 +99,7 @@ class Top:
         self._error = ""
         self._reading: Reading | None = None
         self._next_read = 0.0
+        self._is_search_under_way = False
 
     def run(self) -> None:
         """Run until the reader quits, or the process is to end."""
@@ -125,9 +126,12 @@ class Top:
     def _read_if_needed(self) -> None:
         """Begin a read if it is time for one, and none is running."""
         is_new = self._frame is None or self._frame.request != Request.of(self._state)
+        is_new = is_new or self._is_search_under_way
         is_needed = (is_new and not self._error) or not self._state.is_stopped
         is_due = is_needed and time.monotonic() >= self._next_read
         if self._reading is None and is_due:
+            if not is_new:
+                self._state = self._state.searching_again()
             request = Request.of(self._state)
             self._reading = Reading(request, self._read, self._terminal.wake)
 
@@ -145,11 +149,16 @@ class Top:
         self._error = frame.error
         if frame.error:
             return
-        self._frame = frame
-        tasks = frame.tasks
-        if tasks is not None and tasks.is_search and not tasks.rows and tasks.cursor is not None:
+        tasks, before = frame.tasks, None if self._frame is None else self._frame.tasks
+        goes_on = tasks is not None and tasks.is_search and not tasks.rows
+        if tasks is not None and goes_on and tasks.cursor is not None:
             shown = Shown(cursor=tasks.cursor, looked=tasks.looked)
             self._state, self._next_read = self._state.searching_on(shown), 0.0
+            self._is_search_under_way = True
+            if before is None or not before.rows:  # else what was found stays until the end
+                self._frame = frame
+        else:
+            self._frame, self._is_search_under_way = frame, False
 
     def _show(self) -> Picture:
         now = time.monotonic()

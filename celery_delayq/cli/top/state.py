@@ -69,6 +69,8 @@ class Place:
         The number of that row, or of the first line that is shown, from 0.
     cursor, looked : str | None, int
         Where the page of tasks begins, and how many tasks a search had read before.
+    began : tuple[str | None, int] | None
+        The two of the page on which a search began; None as long as the search is there.
     """
 
     screen: Screen
@@ -78,6 +80,7 @@ class Place:
     at: int = 0
     cursor: str | None = None
     looked: int = 0
+    began: tuple[str | None, int] | None = None
 
     def row_of(self, rows: Sequence[str]) -> int:
         """Return the number of the chosen row: of its neighbour if it is gone."""
@@ -153,7 +156,15 @@ class State:
 
     def searching_on(self, shown: Shown) -> State:
         """Return the state in which a search that has found nothing goes on with the next tasks."""
-        return self._at(replace(self.place, cursor=shown.cursor, looked=shown.looked))
+        began = self.place.began or (self.place.cursor, self.place.looked)
+        return self._at(replace(self.place, cursor=shown.cursor, looked=shown.looked, began=began))
+
+    def searching_again(self) -> State:
+        """Return the state in which a search is where it began."""
+        if self.place.began is None:
+            return self
+        cursor, looked = self.place.began
+        return self._at(replace(self.place, cursor=cursor, looked=looked, began=None))
 
     def _at(self, place: Place) -> State:
         return replace(self, places=(*self.places[:-1], place))
@@ -199,7 +210,8 @@ class State:
     def _next_page(self, shown: Shown) -> State:
         if self.place.screen is not Screen.TASKS or shown.cursor is None:
             return self
-        place = replace(self.place, at=0, chosen=None, cursor=shown.cursor, looked=shown.looked)
+        its = self.place
+        place = Place(its.screen, its.name, its.filter, cursor=shown.cursor, looked=shown.looked)
         return self._into(place)
 
     def _next_of(self, name: str, values: Sequence[Any]) -> State:
@@ -279,8 +291,7 @@ def task_fields(filter: str) -> dict[str, str]:
 
 def shown_queues(queues: Sequence[QueueRow], sort: Sort, filter: str) -> list[QueueRow]:
     """Return the queues that have the filter in their names, in order."""
-    part = filter.lower()
-    return sorted((each for each in queues if part in each.name.lower()), key=sort.of)
+    return sorted((each for each in queues if has_part(each.name, filter)), key=sort.of)
 
 
 def has_part(name: str, filter: str) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from celery_delayq.web.pages import (
@@ -31,19 +31,22 @@ class Page(NamedTuple):
         Returns the view. The template of the page shows the view.
     refresh_seconds : int
         Seconds after which a script reads the page again; 0 for never.
+    fields : Sequence[str]
+        The names of the fields of a query that the page knows.
     """
 
     title: str
     read: Callable[[Site, Query], Any]
     refresh_seconds: int = 0
+    fields: Sequence[str] = ()
 
 
 #: Pages by the first part of their path below ``/delayed``; the template has the same name.
 PAGES: Mapping[str, Page] = {
-    "overview": Page("Overview", overview.read, 5),
-    "scheduled": Page("Scheduled", scheduled.read, 10),
-    "dead": Page("Dead letters", dead.read, 10),
-    "periodic": Page("Periodic", periodic.read, 30),
+    "overview": Page("Overview", overview.read, 5, ("step", "by")),
+    "scheduled": Page("Scheduled", scheduled.read, 10, scheduled.QUERY_FIELDS),
+    "dead": Page("Dead letters", dead.read, 10, (*dead.FIELDS, "before")),
+    "periodic": Page("Periodic", periodic.read, 30, ("name",)),
     "limits": Page("Limits", limits.read, 10),
     "fleet": Page("Fleet", fleet.read, 10),
     "health": Page("Health", health.read),

@@ -30,6 +30,9 @@ MAX_ID = 1000
 #: The fields of the filter, as in :class:`~celery_delayq.model.scheduled.Filter`.
 FIELDS = ("queue", "task", "due_from", "due_to")
 
+#: All fields of a query of the page.
+QUERY_FIELDS = (*FIELDS, "id", "argument", "cursor", "looked")
+
 
 @dataclass(frozen=True, slots=True)
 class Row:

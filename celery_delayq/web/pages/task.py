@@ -56,6 +56,8 @@ class TaskPage:
         The values that the task gets from its sender.
     canvas : Node | None
         The canvas as a tree; None without one.
+    keeps_history : bool
+        Whether the app has a history of runs.
     """
 
     now: datetime
@@ -69,6 +71,7 @@ class TaskPage:
     facts: list[tuple[str, str]]
     context: Mapping[str, str]
     canvas: Node | None
+    keeps_history: bool
 
     @property
     def entry(self) -> Row | None:
@@ -122,6 +125,7 @@ def read(site: Site, query: Query) -> TaskPage:
         facts=[] if message is None else _facts(message),
         context={} if message is None or site.hides else _context(message),
         canvas=tree_of(message) if message is not None else None,
+        keeps_history=delayq.session.keeps_history,
     )
 
 

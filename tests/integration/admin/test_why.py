@@ -271,7 +271,7 @@ def test_a_dead_letter(delayq: DelayQ, cli: CommandLine) -> None:
     since = moment(dead_letters.AT)
     assert answer.reasons[0].values == {"since": since, "reason": "failed: ValueError"}
     assert (answer.task, answer.queue) == ("shop.bill", "bills")
-    assert answer.text == f"It is dead since {since.isoformat()}: failed: ValueError"
+    assert answer.text == f"It has been dead since {since.isoformat()}: failed: ValueError"
 
     delayq.store.history.add("me", 1, 100, [finished("it", 9_000, started=8_000, state="FAILURE")])
     answer = check(delayq, cli, "dead", ReasonKind.DEAD, ReasonKind.ENDED)
@@ -282,6 +282,9 @@ def test_finished_and_unknown(delayq: DelayQ, cli: CommandLine) -> None:
     answer = check(delayq, cli, "unknown", ReasonKind.UNKNOWN, code=1)
     assert answer.text.endswith("No history of runs is kept.")
     assert not answer.is_known
+    delayq.app.conf.broker_transport_options["delayq"] = {"history": 100}
+    answer = check(delayq, cli, "unknown", ReasonKind.UNKNOWN, code=1)
+    assert answer.text.endswith("The history has no run yet.")
 
     runs = [
         finished("it", 2_000, started=1_000, state="RETRY", reason="Busy: try again"),

@@ -97,12 +97,20 @@ def test_a_file_that_cannot_be_written_is_an_error(cli: CommandLine, tmp_path: P
     assert (ran.code, "is a directory" in ran.err) == (2, True)
 
 
-def test_without_tasks_and_runs_it_says_so(cli: CommandLine, tmp_path: Path) -> None:
+@pytest.mark.parametrize("keeps_history", [False, True])
+def test_without_tasks_and_runs_it_says_so(
+    make_app: MakeApp, tmp_path: Path, keeps_history: bool
+) -> None:
+    options = {"delayq": {"history": 100 if keeps_history else 0}}
+    cli = CommandLine(make_app(broker_transport_options=options))
+
     ran = cli("plot")
 
     assert ran.code == 0
     assert "0 due in the next 60 minutes, 0 later" in ran.out
-    assert "Runs are kept if the setting history is more than 0." in " ".join(ran.out.split())
+    text = " ".join(ran.out.split())
+    assert "No run of a task with an ETA is known." in text
+    assert ("Runs are kept if the setting history is more than 0." in text) is not keeps_history
     assert cli("plot", "--svg", str(tmp_path / "x.svg")).code == 0
 
 

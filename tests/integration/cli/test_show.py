@@ -98,7 +98,7 @@ def test_what_is_dead_is_said_to_be(cli: CommandLine) -> None:
     shown = cli("get", "ten")
 
     assert (shown.code, shown.out) == (1, "")
-    assert "waits or runs. It is dead since " in shown.err
+    assert "waits or runs. It has been dead since " in shown.err
     assert "failed after 3 retries: Declined" in shown.err
 
 
@@ -248,6 +248,8 @@ def test_a_slip_of_the_pen_is_reported(cli: CommandLine) -> None:
 def test_nothing_is_reported_in_words(cli: CommandLine) -> None:
     assert cli("list").out == "Nothing is scheduled.\n"
     assert cli("list", "--all").out == "Nothing is scheduled.\n"
+    for how in ([], ["--all"]):
+        assert cli("list", "--held", *how).out == "Nothing is held.\n"
     assert cli("list", "--json").json == {"entries": [], "cursor": None}
     assert cli("list", "--all", "--json").json == {"entries": [], "cursor": None}
 

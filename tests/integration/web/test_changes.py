@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from typing import Any
@@ -197,6 +198,8 @@ WRONG = (
     {"action": "set_limit", "limit": "stripe"},
     {"action": "set_limit", "limit": "stripe", "concurrency": "many"},
     {"action": "cancel_all", "due_from": "never"},
+    {"action": "cancel_all", "arg": "order"},
+    {"action": "purge_all", "argument": "order"},
 )
 
 
@@ -209,6 +212,21 @@ def test_a_wrong_form_changes_nothing(scene: Scene, site: Site, fields: Mapping[
         run(site, **{name: named.get(value, value) for name, value in fields.items()})
 
     assert ([*scene.delayq.entries()], scene.delayq.count_dead(), scene.delayq.paused()) == before
+
+
+@pytest.mark.parametrize(("name", "kind"), [("edit", "waiting"), ("replay", "dead")])
+def test_a_form_has_the_arguments_of_its_task(
+    scene: Scene, site: Site, name: str, kind: str
+) -> None:
+    delayq = scene.delayq
+    found: Any = delayq.get(scene.waiting) if kind == "waiting" else delayq.dead_letter(scene.dead)
+    assert found is not None
+    its = found.arguments()["args"]
+
+    question = changes.ask(site, Query("", {"action": [name], "mark": [marks(scene)[kind]]}))
+
+    assert its
+    assert json.loads(question.values["args"]) == its
 
 
 def test_a_change_of_many_can_be_stopped(app: Celery, scene: Scene, site: Site) -> None:

@@ -23,6 +23,9 @@ from tests.support.flower import APPS, OPERATOR, PASSWORDS, READER, Site, page_p
 
 WEB = [sys.executable, "-m", "celery", "-A", "flower_tasks:app", "delayq", "web", "--port", "0"]
 
+#: What the last server of a broker has written.
+LOGS: dict[str, str] = {}
+
 
 @contextmanager
 def running(broker: str, *options: str, prefix: str = "") -> Iterator[Site]:
@@ -31,6 +34,7 @@ def running(broker: str, *options: str, prefix: str = "") -> Iterator[Site]:
     with ManagedProcess([*WEB, *options], env=env, cwd=APPS) as process:
         found = process.wait_log(r"pages on http://127\.0\.0\.1:(\d+)\S*/delayed")
         yield Site("127.0.0.1", int(found[1]), prefix)
+        LOGS[broker] = process.log
         process.send_signal(signal.SIGTERM)
         assert process.wait() == 0
         assert "Traceback" not in process.log
@@ -68,6 +72,9 @@ def test_the_pages_are_those_of_the_tab(scene: Scene, delayq_broker_url: str) ->
             answer = site.get(f"/delayed{page}")
             assert (answer.status, shown in answer.text) == (200, True), page
             assert 'href="/tools/delayed/scheduled"' in answer.text
+        for path in page_paths(scene.waiting).values():
+            wrong = site.get(f"/delayed{path}?arg=order")
+            assert (wrong.status, "no field arg here" in wrong.text) == (400, True), path
         for page in ("/periodic/none", "/limits/none"):
             assert site.get(f"/delayed{page}").status in (400, 404), page
         assert scene.waiting in site.get("/delayed/scheduled?argument=ada").text
@@ -104,6 +111,7 @@ def test_with_a_login_the_matrix_holds_too(
         assert site.post("/delayed/change", {**pause, "confirmed": "yes"}).status == 303
         assert "slow" in scene.delayq.paused().queues
         assert 'method="post"' not in anybody.as_user(READER).get("/delayed").text
+    assert re.search(r"INFO User ops: Pause: queue slow: 1 done", LOGS[delayq_broker_url])
     with running(delayq_broker_url, "--auth-file", str(auth_file), "--read-only") as anybody:
         site = anybody.as_user(OPERATOR)
         assert 'method="post"' not in site.get("/delayed").text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import signal
 from pathlib import Path
 
@@ -63,7 +64,18 @@ def web(
         stopping = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, stopping.set)
+        _log_changes()
         screen.console().print(f"pages on {server.url}", soft_wrap=True)
         await server.serve(stopping)
 
     asyncio.run(serve())
+
+
+def _log_changes() -> None:
+    """Write who changes what to standard error, unless the app has its own handlers of logs."""
+    logger = logging.getLogger("celery_delayq.web")
+    logger.setLevel(logging.INFO)
+    if not logger.hasHandlers():
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+        logger.addHandler(handler)
