@@ -19,6 +19,7 @@ from tests.apps.control_tasks import tasks_of
 from tests.integration.conftest import MakeApp
 from tests.support import TIMEOUT
 from tests.support.scene import Control
+from tests.support.stopped import stop
 
 if TYPE_CHECKING:
     from tests.support.travelling import TravellingControl
@@ -140,6 +141,7 @@ def test_what_a_killed_worker_held_is_refused_by_the_next_one(control: Control, 
         "it holds all",
     )
 
+    stop(doomed.pid)  # it learns nothing of the revocation
     way(control, result)
     doomed.kill()
     assert control.leased_ids() == {"blocking", "revoked", "another one"}
