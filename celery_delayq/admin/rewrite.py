@@ -267,7 +267,7 @@ def rename(
     InvalidFilter
         A name is empty or no text.
     ConfigError
-        A name is None, both names are the same, or a module of the app cannot be imported.
+        Both names are the same, one of them is None, or a module of the app cannot be imported.
     InvalidCursor
         *resume* is no cursor of this rename.
     """

@@ -48,6 +48,16 @@ def body_of(
     return args, kwargs, dict(embedded or {})
 
 
+def body_if_readable(
+    message: Mapping[str, Any], accept: Collection[str] = READABLE_CONTENT_TYPES
+) -> tuple[Any, Any, dict[str, Any]] | None:
+    """Return what :func:`body_of` returns, None if the body cannot be decoded."""
+    try:
+        return body_of(message, accept)
+    except Exception:  # a body may be anything
+        return None
+
+
 def json_arguments(message: Mapping[str, Any]) -> tuple[Any, Any]:
     """Return arguments and keyword arguments as JSON types; None and None if they are no JSON.
 
@@ -135,11 +145,8 @@ class MessageFields:
         return {"args": args, "kwargs": kwargs, **texts}
 
     def _body(self) -> tuple[Sequence[Any] | None, dict[str, Any] | None]:
-        try:
-            args, kwargs, _ = body_of(self.message or {})
-            return args, kwargs
-        except Exception:
-            return None, None
+        args, kwargs, _ = body_if_readable(self.message or {}) or (None, None, None)
+        return args, kwargs
 
 
 def request_of(task: MessageFields) -> Context:
@@ -152,10 +159,7 @@ def request_of(task: MessageFields) -> Context:
     message = task.message
     if message is None:
         return Context(id=getattr(task, "id", None))
-    try:
-        args, kwargs, embedded = body_of(message)
-    except Exception:  # a body may be anything
-        args, kwargs, embedded = None, None, {}
+    args, kwargs, embedded = body_if_readable(message) or (None, None, {})
     properties = message.get("properties") or {}
     fields = {
         **task.headers,

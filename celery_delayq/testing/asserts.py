@@ -15,7 +15,7 @@ from celery_delayq.deadletters.client import DeadLetters
 from celery_delayq.errors import TravelError
 from celery_delayq.model.dead_letter import DeadLetter
 from celery_delayq.model.envelope import due_of_eta
-from celery_delayq.model.payload import READABLE_CONTENT_TYPES, body_of
+from celery_delayq.model.payload import READABLE_CONTENT_TYPES, body_if_readable
 from celery_delayq.model.scheduled import Filter, ScheduledTask, moment
 from celery_delayq.schedule.client import Schedule
 from celery_delayq.store.session import Session
@@ -194,11 +194,8 @@ class _Search:
 
     def _arguments(self, entry: ScheduledTask) -> tuple[Any, Any] | None:
         """Return the arguments of an entry; None if they cannot be read."""
-        try:
-            args, kwargs, _ = body_of(entry.message or {}, self._accept)
-        except Exception:  # a body may be anything
-            return None
-        return args, kwargs
+        body = body_if_readable(entry.message or {}, self._accept)
+        return body and body[:2]
 
     def text(self, expected: str) -> str:
         """Return the error: what was expected, and what there is."""

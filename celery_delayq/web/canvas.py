@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from celery_delayq.model.payload import MessageFields, body_of
+from celery_delayq.model.payload import MessageFields, body_if_readable
 
 #: Most tasks of a tree, and most levels.
 MAX_NODES, MAX_LEVELS = 200, 12
@@ -40,11 +40,10 @@ class Node:
 
 def tree_of(task: MessageFields) -> Node | None:
     """Return the tree below a task; None without a canvas."""
-    try:
-        _, _, embedded = body_of(task.message or {})
-    except Exception:  # a body may be anything
+    body = body_if_readable(task.message or {})
+    if body is None:
         return None
-    headers = task.headers
+    embedded, headers = body[2], task.headers
     root = Node("this task", str(headers.get("task") or "?"), str(headers.get("id") or ""))
     left = [MAX_NODES]
     roles = {"callbacks": "on success", "errbacks": "on error"}

@@ -265,7 +265,7 @@ def why_waiting(facts: EntryFacts) -> Why:
     """Return the answer for an entry."""
     entry, its = facts.entry, facts.waits
     reasons = [*_pauses(facts), *_in_state(facts)]
-    # What a worker has may run already, so the worker comes first.
+    # A task that a worker has may run already, so its lease is the first reason.
     reasons = reasons + _stops(facts) if entry.state == "running" else _stops(facts) + reasons
     if facts.entry.state == "scheduled" and not facts.is_due:
         reasons.sort(key=lambda each: each.kind is not ReasonKind.NOT_DUE)

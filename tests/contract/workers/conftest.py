@@ -88,6 +88,12 @@ def place_of_pool(item: pytest.Item) -> int:
     return POOL_ORDER.index(pool) if pool else 0
 
 
+#: Stock Celery does not support Redis Cluster.
+not_a_cluster = pytest.mark.parametrize("broker", ["redis", "rabbitmq"], indirect=True)
+#: RabbitMQ has neither unique keys nor limits.
+not_rabbitmq = pytest.mark.parametrize("broker", ["redis", "cluster"], indirect=True)
+
+
 @pytest.fixture(params=["redis", "cluster", "rabbitmq"])
 def broker(request: pytest.FixtureRequest, delayq_redis: RedisUnderTest) -> Broker:
     """An empty broker."""

@@ -14,6 +14,7 @@ from celery_delayq.errors import UniqueConflict
 from celery_delayq.testing import WorkerProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.apps.renamed_tasks import VERSIONS, extend
+from tests.contract.workers.conftest import not_a_cluster, not_rabbitmq
 from tests.integration.conftest import MakeApp
 from tests.support import TIMEOUT
 from tests.support.brokers import Broker
@@ -133,11 +134,10 @@ def test_a_client_of_the_new_code_may_still_use_a_former_name(
     assert {run["task"] for run in renamed_scene.read()} == {"mail.remind"}
 
 
+@not_a_cluster
 def test_a_stock_producer_may_use_a_former_name(
     renamed_scene: RenamedScene, broker: Broker, make_app: MakeApp
 ) -> None:
-    if broker.name == "cluster":
-        pytest.skip("there is no stock producer for a cluster")
     results = []
     for protocol in (2, 1):
         stock = make_app(extension=False, broker=broker.stock_url, task_protocol=protocol)
@@ -168,11 +168,10 @@ def test_filters_of_dead_letters_find_former_names(
         assert ids(old, "mail.remind") == ["new"]
 
 
+@not_rabbitmq
 def test_the_retry_of_a_former_name_has_the_unique_key_of_the_task(
     renamed_scene: RenamedScene, client: Version, broker: Broker
 ) -> None:
-    if broker.name == "rabbitmq":
-        pytest.skip("RabbitMQ has no unique keys")
     old, prepared, new = client("before"), client("prepared"), client("renamed")
     delayq, there = DelayQ.of(new), {"queue": broker.queues[0]}
     sent = old.tasks["shop.retried"].apply_async(("k",), **there)
@@ -199,11 +198,10 @@ def test_the_retry_of_a_former_name_has_the_unique_key_of_the_task(
     assert new.tasks["mail.retried"].apply_async(("k",), **options).id
 
 
+@not_rabbitmq
 def test_the_limit_of_a_task_holds_for_its_former_name(
     renamed_scene: RenamedScene, client: Version, broker: Broker
 ) -> None:
-    if broker.name == "rabbitmq":
-        pytest.skip("RabbitMQ has no limits")
     old, delayq = client("before"), DelayQ.of(client("renamed"))
     for number in range(4):
         old.tasks["shop.remind"].apply_async((number,), queue=broker.queues[0])

@@ -11,7 +11,7 @@ from celery import Celery, chord
 from celery_delayq import DelayQ
 from celery_delayq.testing import POOLS, wait_until
 from tests.apps.retry_tasks import RetryScene
-from tests.contract.workers.conftest import DelayedScene
+from tests.contract.workers.conftest import DelayedScene, not_a_cluster
 from tests.integration.conftest import MakeApp, batch
 from tests.support import TIMEOUT
 from tests.support.brokers import Broker, OnRabbitMQ
@@ -41,8 +41,6 @@ KEPT_KEYS = ("queues", "clock", "code_versions", "lease_ends")
 KEPT_QUEUE_KEYS = ("leases", "request_numbers")
 
 pytestmark = pytest.mark.each_server
-#: Stock Celery does not support Redis Cluster.
-not_a_cluster = pytest.mark.parametrize("broker", ["redis", "rabbitmq"], indirect=True)
 
 
 @pytest.mark.conformance
