@@ -146,9 +146,8 @@ class Schedule:
         once, in the order of due times when the first page was read, and with its present due time.
         This holds if at most one hour passes between two pages.
 
-        A page ends after 4 MB of messages; that of a search by argument after 10,000 entries that
-        were read, whatever their size. So a page with a cursor may have fewer entries than *limit*;
-        of a search, none.
+        A page ends after 4 MB of messages, that of a search by argument after 10,000 entries read.
+        So a page with a cursor may have fewer entries than *limit*; of a search, none.
 
         Parameters
         ----------

@@ -155,15 +155,19 @@ class InlineWorker:
             with _blocking_joins():
                 found: bool = self._channel.handle_one(queue, self._receive)
         except BaseException:  # such as pytest.fail() in a task that is acknowledged late
+            self._send_acknowledgements()
             self._requeue_leased()
             raise
-        self._consumer.perform_pending_operations()
-        self._keeper.send_all(self.store)
+        self._send_acknowledgements()
         return found
 
     def close(self) -> None:
         """Forget the worker, undo its changes, and close the connection."""
         self._block.close()
+
+    def _send_acknowledgements(self) -> None:
+        self._consumer.perform_pending_operations()
+        self._keeper.send_all(self.store)
 
     def _requeue_leased(self) -> None:
         tags = [*self._keeper.leased]

@@ -47,7 +47,10 @@ ZSETS = {
     "unacked_index",
 }
 LISTS = {"wake", "quarantined", "ready", "ready 9"}
-STRINGS = {"quarantine_turn", "archiving", "cluster_tags", "unacked_mutex"}
+STRINGS = {
+    *("quarantine_turn", "archiving", "cluster_tags", "unacked_mutex"),
+    *("history_index", "history_index_before"),
+}
 STREAMS = {"history"}
 
 NAMES: list[Any] = [b"\xff", b"", b"a\0b", b"\x1b[2J", b"x" * 2000, b"9" * 400, QUEUE]
