@@ -50,6 +50,7 @@ ELSEWHERE = {
     "ZSCAN": "each 10 s on duty: test_audit.py",
     "repair/permits": "permits that older code has left: test_audit.py",
     "limits/without_permits": "each 10 s on duty where there are limits: test_audit.py",
+    "limits/forgotten_lanes": "each 10 s on duty where there are limits: test_audit.py",
     "dispatch/resign": "when a dispatcher stops: errors are ignored",
     "dispatch/defer_queue": "after an error of a promotion",
     "limits/wake_lanes": "at the start of a worker whose limits have changed",
