@@ -34,7 +34,9 @@ class Publication(NamedTuple):
 
 
 class Publisher:
-    """Decides how messages are published.
+    """Decides how messages are published, and sends nothing.
+
+    The channel sends the call of a script: at once, with ``wait_replicas`` or on an event loop.
 
     Parameters
     ----------
