@@ -16,45 +16,42 @@ PAGE = Path(__file__).parents[2] / "docs" / "changes.md"
 
 #: The time at which the changes of each part of the table are made.
 MOMENTS = {
-    "import of the package": install.TRANSPORT,
+    "import": install.TRANSPORT,
     "`DelayQ(app)`": (*install.PROCESS, *install.APP, *flower.TAB),
-    "the app knows its tasks": install.TASK,
-    "the first task with a context": install.CONTEXT,
-    "a client for asyncio connects": install.AIO,
-    "start of a process that consumes": install.EVENTLET,
-    "start of a worker": (*install.worker_changes(), *install.REQUEST),
-    "start of a worker with `DelayQ(app)`": install.EXTENDED_WORKER,
-    "a worker is ready": install.POOL,
-    "a worker connects": install.CONSUMER,
-    "a worker connects to RabbitMQ": install.LOOP,
-    "Flower shows its broker": flower.CHANGES,
+    "tasks are known": install.TASK,
+    "first context": install.CONTEXT,
+    "asyncio client": install.AIO,
+    "consumer": install.EVENTLET,
+    "worker": (*install.worker_changes(), *install.REQUEST),
+    "worker with `DelayQ(app)`": install.EXTENDED_WORKER,
+    "worker is ready": install.POOL,
+    "worker connects": install.CONSUMER,
+    "worker connects to RabbitMQ": install.LOOP,
+    "Flower": flower.CHANGES,
 }
 
 HEAD = """# Changes to Celery and kombu
 
-What the package changes in Celery, kombu, billiard and logging, and why. The page is made from
-the code by `python -m tests.support.changes_page`, and a test compares both. All changes are
-listed in `integration/install.py`, and each can be undone.
+What the package changes in Celery, kombu, billiard and logging. {promised} changes keep a promise.
+{fast} more, in {groups} groups, serve [speed alone](#speed-alone). Each can be undone.
 
-{promised} changes keep a promise. {fast} more, in {groups} groups, serve [speed
-alone](#speed-alone); `DELAYQ_FAST=0` in the environment switches those off.
-
-A target is `module:Class.attribute`, or a path from an object such as `app`, `task` or `worker`.
-The last column is the change to Celery, kombu, billiard or Flower that would serve better; an
-empty cell: none is known.
+A target is `module:Class.attribute`, or a path from an object such as `app`, `task` or `worker`;
+*when* is the moment: the import of the package, the start of a worker, and so on; *upstream* is a
+change that would make ours unnecessary. `python -m tests.support.changes_page`
+writes this page from `integration/install.py`.
 """
 
 SPEED = """## Speed alone
 
-Each group is a module of `integration/fast`. A group that saves less than twice the noise is
-removed: its module, and its lines in `integration/fast/__init__.py`.
+Each group is a module of `integration/fast`. `DELAYQ_FAST=0` in the environment switches all off.
+A group that saves less than twice the noise is removed.
 """
 
 MEASURED = """
 
-`python -m tests.benchmarks --only fast --figures` measures each group: the user CPU of a task
-without the group and with it, all other groups on. *The same twice* is the noise: all groups on
-both times. *send* is a publish, *run* a task in a prefork worker, its processes together.
+`python -m tests.benchmarks --only fast --figures` measures the user CPU of a task without a group
+and with it, all others on. *The same twice* is the noise. *send* is a publish, *run* a task in a
+prefork worker.
 
 <!-- figures: fast -->
 <!-- end of figures -->
@@ -74,11 +71,13 @@ def _of_promise(promise: Promise) -> str:
     lines = [f"## {promise.value.rstrip('.')}\n"]
     lines.append("| changed | when | without the change | by | upstream |")
     lines.append("| --- | --- | --- | --- | --- |")
+    rows: dict[tuple[str, str, str, str], list[str]] = {}
     for moment, changes in MOMENTS.items():
         for each in changes:
             if each.promise is promise:
-                cells = _target(each), moment, each.without, f"`{_maker(each)}`", each.upstream
-                lines.append(_line(cells))
+                row = moment, each.without, f"`{_maker(each)}`", each.upstream
+                rows.setdefault(row, []).append(_target(each))
+    lines += [_line(("<br>".join(targets), *row)) for row, targets in rows.items()]
     return "\n".join(lines) + "\n"
 
 
