@@ -13,8 +13,8 @@ from celery_delayq.model.envelope import PROPERTY
 from celery_delayq.utils import message_json
 from celery_delayq.utils.foreign import record_errors
 
-#: Stands for the name of the queue where no queue is bound to get a message: the task becomes a dead
-#: letter. Without a queue kombu would not publish, and the task would be lost.
+#: Stands for the name of the queue where no queue is bound to get a message. The task becomes a
+#: dead letter: without a queue kombu would not publish, and the task would be lost.
 UNBOUND_QUEUE = "\0unbound"
 
 #: Most characters of the text that replaces a value which JSON cannot hold.

@@ -91,6 +91,7 @@ if ends and tonumber(ends) <= lease_now(KEYS.clock, ARGV.max_gap_ms) then
   end
   if redis.call('EXISTS', KEYS.leased) == 0 then
     redis.call('ZREM', KEYS.leases, ARGV.worker_id)
+    -- A copy of a request that arrives later may lease messages under fields that were used before.
     redis.call('HDEL', KEYS.request_numbers, ARGV.worker_id)
   end
   if moved + quarantined > 0 then
