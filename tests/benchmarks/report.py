@@ -17,6 +17,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from celery_delayq.store.server.checks import name_and_version
+from tests.support.commit import commit_name
 
 from .bench import Bench
 from .model import Better, Figure
@@ -51,6 +52,7 @@ def machine_facts(bench: Bench, quick: bool) -> dict[str, Any]:
         server, version = name_and_version(client.info("server"))
     return {
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "commit": commit_name(),
         "quick": quick,
         "ours": bench.ours.name,
         "at_least_once": bench.at_least_once,
@@ -72,6 +74,7 @@ def facts_line(facts: Mapping[str, Any]) -> str:
     packages = facts.get("packages", {})
     parts = [
         facts["date"][:10],
+        facts.get("commit") and f"commit {facts['commit']}",
         f"{facts['cores']} cores",
         facts.get("system"),
         "python" in facts and f"Python {facts['python']}",

@@ -24,6 +24,7 @@ from rich.live import Live
 
 from tests.soak import collector
 from tests.soak.rows import Row, markdown_of, placed, rows_of, table_of
+from tests.support.commit import commit_name
 from tests.support.faults.scale import LONG_VARIABLE, SEED_VARIABLE
 
 ROOT = Path(__file__).parents[2]
@@ -156,7 +157,8 @@ def main(arguments: list[str] | None = None) -> int:
             console.print(*soak.log.read_text("utf-8").splitlines()[-LOG_LINES:], sep="\n")
         console.print(table_of(soak.rows(), soak.title))
         if known.markdown:
-            about = f"`make soak`, {datetime.now(timezone.utc):%Y-%m-%d}, {os.cpu_count()} cores"
+            day = f"{datetime.now(timezone.utc):%Y-%m-%d}"
+            about = f"`make soak`, {day}, commit {commit_name()}, {os.cpu_count()} cores"
             table = markdown_of(soak.rows(), f"{about}, {soak.title.removeprefix('soak: ')}.")
             PAGE.write_text(placed(PAGE.read_text("utf-8"), table), "utf-8")
         return 0 if soak.is_right else 1

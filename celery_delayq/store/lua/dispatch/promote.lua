@@ -221,7 +221,7 @@ for i, name in ipairs(names) do
   elseif id and skip < 0 and now - scores[i] > -skip and was_missed(scores[i]) then
     missed[#missed + 1] = {name, scores[i], data}
   elseif lane then
-    to_hold[#to_hold + 1] = {name, priority, scores[i], lane, time_us}
+    to_hold[#to_hold + 1] = {name, priority, scores[i], lane}
   elseif moved < allowed then
     local list = list_of[priority] or KEYS[FIRST.ready_lists]
     if not messages[list] then
@@ -251,8 +251,8 @@ end
 for _, one in ipairs(paused_due) do
   pause_due(unpack(one))
 end
-for _, one in ipairs(to_hold) do
-  hold_entry(unpack(one))
+if #to_hold > 0 then
+  hold_entries(to_hold, time_us)
   has_lanes = true
 end
 for _, one in ipairs(missed) do

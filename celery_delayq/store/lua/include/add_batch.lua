@@ -7,18 +7,19 @@
 --          clock: to_ms
 --          tracking: expect_state  DUE  TASKS  UNIQUE  READY_INDEX  forget_waiting  TOTALS
 --          types: expect_type  expect_types  expect_all
---          record: read_record  read_label  due_text  read_unique
---          entry_store: is_tracked  is_scheduled  put_ready  put_record  put_entry
+--          record: read_record  read_label  due_text  read_unique  task_member
+--          entry_store: is_tracked  is_scheduled  put_ready  put_record
 --          wake: wake_consumers
 --          unique_policy: owner_text  key_since  same_keys  plan_unique_key  supersede_owner  take_key
 --          totals: add_total
 --          dispatch/next_due: register_due
---          limits/lanes: limited_lane  hold_entry
+--          limits/lanes: limited_lane  hold_entries
 
 local batch = {first = math.huge, looked = false, scheduled = 0, ready = 0, replaced = 0, held = 0}
 
 local function clear_batch_lists()
   batch.dues, batch.members, batch.keys, batch.key_taken = {}, {}, {}, {}
+  batch.to_hold = {}
 end
 
 clear_batch_lists()
@@ -43,8 +44,15 @@ end
 local function write_batch()
   if #batch.dues > 0 then
     redis.call('ZADD', DUE, unpack(batch.dues))
+  end
+  if #batch.members > 0 then
     redis.call('ZADD', TASKS, unpack(batch.members))
   end
+  -- @with limits
+  if #batch.to_hold > 0 and hold_entries(batch.to_hold, batch.time_us) then
+    wake_consumers(KEYS.lanes_wake)
+  end
+  -- @end
   if #batch.keys > 0 then
     redis.call('HSET', UNIQUE, unpack(batch.keys))
   end
@@ -55,14 +63,14 @@ end
 -- Hold a message that is due: its limit makes it wait.
 local function hold_in_lane(id, due, data, lane)
   local step, message_id, task = read_record(data)
-  local name = put_entry(id, due, data, message_id, task)
+  local name = put_record(id, data, message_id)
   if not name then
     return 'd'
   end
   batch.room, batch.scheduled, batch.held = batch.room - 1, batch.scheduled + 1, batch.held + 1
-  if hold_entry(name, step, due, lane, batch.time_us) then
-    wake_consumers(KEYS.lanes_wake)
-  end
+  batch.to_hold[#batch.to_hold + 1] = {name, step, due, lane}
+  local members = batch.members
+  members[#members + 1], members[#members + 2] = '0', task_member(task, due, name)
   return 's'
 end
 -- @end
@@ -70,8 +78,7 @@ end
 local function store_or_make_ready(id, due, list, data)
   local _, message_id, task, start = read_record(data)
   local now = batch.now
-  if (batch.tracked and is_tracked(id, message_id))
-    or (due <= now and is_scheduled(id, message_id)) then
+  if batch.tracked and is_tracked(id, message_id) then
     return 'd'
   end
   if due <= now then
@@ -82,6 +89,9 @@ local function store_or_make_ready(id, due, list, data)
       return hold_in_lane(id, due > 0 and due or now, data, lane)
     end
     -- @end
+    if is_scheduled(id, message_id) then
+      return 'd'
+    end
     put_ready(list, KEYS.wake, due, now, data, task, start)
     batch.tracked, batch.ready = true, batch.ready + 1
     return 'r'

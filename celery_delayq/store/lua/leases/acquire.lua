@@ -212,7 +212,7 @@ local function hold_message(message, step, id, message_id, skip, unique, lane, r
     -- A requeued message was in time once, and its due is 0: see track_requeued.
     due = (due > 0 or skip > 0) and due or to_ms(time_us)
     redis.call('ZADD', TASKS, 0, task_member(task, due, name))
-    hold_entry(name, step, due, lane, time_us)
+    hold_entries({{name, step, due, lane}}, time_us)
     has_lanes = true
     if string.byte(unique) == 115 then -- scope 's': the key is its own while it is scheduled
       redis.call('HSETNX', UNIQUE, string.sub(unique, 2), '=' .. duplicate_name(id, message_id))
@@ -349,11 +349,11 @@ local function lease_to_process(message, step, promoted, mark)
   end
 end
 
--- Most messages that a call holds: each takes as long as several that are leased.
-local MOST_HELD = 100
+-- How many messages the call may still hold, and lanes try: each takes as long as several messages
+-- that are leased.
+local tries = 100
 
 local function take_ready(most)
-  local held = 0
   for i = FIRST.ready_lists, FIRST.ready_lists + list_count - 1 do
     local step = ARGV[i + (FIRST.steps - FIRST.ready_lists)]
     local left = math.min(ready[i], most - place)
@@ -366,8 +366,8 @@ local function take_ready(most)
       if promoted then
         lease_to_process(message, step, promoted, mark)
       end
-      if mark == 'held' and held < MOST_HELD then
-        held = held + 1
+      if mark == 'held' and tries > 0 then
+        tries = tries - 1
       else
         left = left - 1
       end
@@ -452,7 +452,7 @@ end
 
 local function take_held(most)
   more_freed = unblock_freed_lanes(queue, time_us)
-  local tries, passed = MOST_HELD, 0
+  local passed = 0
   while place < most and tries > 0 and bytes_left > 0 do
     local lane = redis.call('ZRANGEBYSCORE', LANES, '-inf', time_us, 'LIMIT', passed, 1)[1]
     if not lane then

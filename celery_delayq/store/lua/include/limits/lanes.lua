@@ -11,7 +11,7 @@
 -- limit without a definition limits nothing. Field 'r' and the name has the time (µs) at which the
 -- rate or the burst of the limit was changed.
 --
--- Defines  limits_read  turns  limit_of  turn_moment  hold_entry  limited_lane  may_lane_go
+-- Defines  limits_read  turns  limit_of  turn_moment  hold_entries  limited_lane  may_lane_go
 -- Expects  KEYS.limits
 --          types: read_typed
 --          record: PAUSED_OFFSET  read_lane
@@ -47,11 +47,20 @@ local function turn_moment(definition, due, time_us)
   return math.min(due * 1000, time_us)
 end
 
--- Hold an entry that is due in its lane. Returns whether the lane may go now.
-local function hold_entry(name, step, due, lane, time_us)
-  redis.call('ZADD', DUE, due + PAUSED_OFFSET, name)
-  redis.call('ZADD', HELD, 0, lane_member(lane, step, due, name))
-  return redis.call('ZADD', LANES, 'NX', turn_moment(limit_of(lane), due, time_us), lane) == 1
+-- Hold entries that are due in their lanes, each {name, step, due, lane}: at most some 1,000, since
+-- the stack of Lua has an end. Returns whether a further lane may go now.
+local function hold_entries(entries, time_us)
+  local dues, held, lanes = {}, {}, {}
+  for i, one in ipairs(entries) do
+    local name, step, due, lane = unpack(one)
+    dues[2 * i - 1], dues[2 * i] = string.format('%.0f', due + PAUSED_OFFSET), name
+    held[2 * i - 1], held[2 * i] = '0', lane_member(lane, step, due, name)
+    lanes[2 * i - 1] = string.format('%.0f', turn_moment(limit_of(lane), due, time_us))
+    lanes[2 * i] = lane
+  end
+  redis.call('ZADD', DUE, unpack(dues))
+  redis.call('ZADD', HELD, unpack(held))
+  return redis.call('ZADD', LANES, 'NX', unpack(lanes)) > 0
 end
 
 -- The lane of a message whose limit is defined, else nil.
