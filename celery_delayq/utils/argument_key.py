@@ -5,8 +5,10 @@ from __future__ import annotations
 import inspect
 import re
 import string
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from hashlib import sha256
+from types import FunctionType, MethodType
 from typing import Any, NamedTuple
 
 from celery.utils.saferepr import saferepr
@@ -82,7 +84,7 @@ class KeyTemplate(NamedTuple):
         except ValueError as exc:
             return f"{task_name}: {self.shown} cannot be read: {exc}"
         try:
-            parameters = inspect.signature(task.run).parameters
+            parameters = _signature_of(task.run).parameters
         except (TypeError, ValueError, AttributeError):
             return None
         if any(each.kind is each.VAR_KEYWORD for each in parameters.values()):
@@ -111,10 +113,20 @@ class KeyTemplate(NamedTuple):
         return key if len(key) <= MAX_KEY_LENGTH else sha256(text.encode()).hexdigest()
 
 
+#: Reading a signature takes longer than binding arguments to it.
+_kept_signature = lru_cache(maxsize=1000)(inspect.signature)
+
+
+def _signature_of(run: Callable[..., Any]) -> inspect.Signature:
+    """Return the signature of a function; only those of Python functions are kept."""
+    is_usual = type(run) in (FunctionType, MethodType)
+    return _kept_signature(run) if is_usual else inspect.signature(run)
+
+
 def _named(task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return all arguments by name with defaults; only *kwargs* if the signature is not known."""
     try:
-        bound = inspect.signature(task.run).bind(*args, **kwargs)
+        bound = _signature_of(task.run).bind(*args, **kwargs)
     except (TypeError, ValueError, AttributeError):
         return kwargs
     bound.apply_defaults()
