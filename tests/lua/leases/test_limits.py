@@ -66,6 +66,18 @@ def test_a_message_beyond_a_rate_goes_when_its_slot_comes(store: Bench) -> None:
     assert store.client.zscore("delayq:slots", "api:") >= first + 20_000
 
 
+@pytest.mark.parametrize("interval_us", [1260.08, 1260.3, 333_333.3333, 1e9 / 7])
+def test_slots_add_up_exactly(interval_us: float, store: Bench) -> None:
+    """A time in µs has little room for fractions: what is lost would be above the rate."""
+    store.define_limit(interval_us=interval_us, burst=100)
+    send(store, *map(str, range(100)))
+    assert len(ids(store.acquire("1", 1))) == 1
+    first = store.client.zscore("delayq:slots", "api:")
+
+    assert len(ids(store.acquire("2", 99))) == 99
+    assert store.client.zscore("delayq:slots", "api:") >= first + 99 * interval_us
+
+
 def test_lanes_of_one_limit_do_not_hold_each_other(store: Bench) -> None:
     store.define_limit(concurrency=1)
     send(store, "a1", "a2", lane="api:a")

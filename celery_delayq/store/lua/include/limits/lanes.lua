@@ -29,8 +29,10 @@ local function limit_of(lane)
     local interval, burst, concurrency, fair = string.match(set or of_code or '',
       '^(%d+%.?%d*) (%d+) (%d+) ([01])$')
     definition = interval ~= nil and {
-      interval = tonumber(interval), burst = tonumber(burst), concurrency = tonumber(concurrency),
-      is_fair = fair == '1', changed = tonumber(changed or 0) or 0}
+      -- Sums of it and of times must be exact: a time in µs has room for half a µs, no less.
+      interval = math.ceil(tonumber(interval) * 2) / 2,
+      burst = tonumber(burst), concurrency = tonumber(concurrency), is_fair = fair == '1',
+      changed = tonumber(changed or 0) or 0}
     limits_read[name] = definition
   end
   return definition or nil
