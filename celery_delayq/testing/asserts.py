@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
@@ -12,7 +13,7 @@ from kombu.serialization import prepare_accept_content
 
 from celery_delayq.admin.stats import gather
 from celery_delayq.deadletters.client import DeadLetters
-from celery_delayq.errors import TravelError
+from celery_delayq.errors import InvalidFilter, TravelError
 from celery_delayq.model.dead_letter import DeadLetter
 from celery_delayq.model.envelope import due_of_eta
 from celery_delayq.model.payload import READABLE_CONTENT_TYPES, body_if_readable
@@ -42,11 +43,14 @@ def scheduled(task: Task | str | None = None) -> list[ScheduledTask]:
 
     Raises
     ------
+    InvalidFilter
+        *task* is neither a task nor a name.
     NotSupported
         The app's broker keeps no schedule that can be read.
     """
+    wanted = Filter(task=_name_of(task))
     with Session(_app_of(task)) as session:
-        return [*Schedule(session).entries(Filter(task=_name_of(task)))]
+        return [*Schedule(session).entries(wanted)]
 
 
 def dead_letters(task: Task | str | None = None) -> list[DeadLetter]:
@@ -87,10 +91,14 @@ def assert_scheduled(
         Fewer or more tasks match. The message lists what is scheduled.
     InvalidETA
         *at* is no moment.
+    InvalidFilter
+        Another argument is of the wrong type.
     NotSupported
         As for `scheduled`.
     """
     __tracebackhide__ = True
+    if count is not None and not (isinstance(count, int) and count >= 0):
+        raise InvalidFilter(f"count={count!r}: expected 0 or more")
     found = _Search(task, args, kwargs, within, at)
     number = len(found.matching)
     is_right = number > 0 if count is None else number == count and not found.unreadable
@@ -151,6 +159,7 @@ class _Search:
         within: float | None,
         at: datetime | str | None,
     ) -> None:
+        _check_types(task, args, kwargs, within)
         self._name = _name_of(task)
         self._at = None if at is None else moment(due_of_eta(at).ms)
         self._app = _app_of(task)
@@ -258,7 +267,24 @@ def _as_json(value: Any) -> Any:
     return [_as_json(each) for each in value] if is_list else value
 
 
+def _check_types(task: Any, args: Any, kwargs: Any, within: Any) -> None:
+    """Raise InvalidFilter for what no task can match: `assert_not_scheduled` would always hold."""
+    if task is None:
+        raise InvalidFilter("task=None: expected a task or the name of a task")
+    if not isinstance(args, (list, tuple, type(None))):
+        raise InvalidFilter(f"args={args!r}: expected a list or tuple, such as ({args!r},)")
+    if not isinstance(kwargs, (Mapping, type(None))):
+        raise InvalidFilter(f"kwargs={kwargs!r}: expected a dict of the keyword arguments")
+    if within is not None and not (isinstance(within, (int, float)) and math.isfinite(within)):
+        raise InvalidFilter(f"within={within!r}: expected a number of seconds, such as 3600")
+
+
 def _name_of(task: Task | str | None) -> str | None:
+    if not isinstance(task, (Task, str, type(None))):
+        raise InvalidFilter(
+            f"{task!r} is neither a task nor the name of a task; arguments are given as args= and "
+            "kwargs="
+        )
     return task if task is None or isinstance(task, str) else str(task.name)
 
 

@@ -15,13 +15,13 @@ from celery.exceptions import TaskRevokedError
 from celery.worker import state
 from celery.worker.consumer import Consumer
 from celery.worker.control import Panel
-from kombu.asynchronous.timer import Timer
 
 from celery_delayq.dispatch.lease_keeper import LeaseKeeper
 from celery_delayq.integration import install, worker
 from celery_delayq.integration.pauses_and_revokes import REVOKED_CANVASES
 from celery_delayq.integration.replace import make, undo
 from celery_delayq.store.schedule import Store
+from celery_delayq.testing.travel.eta_timer import EtaTimer
 from celery_delayq.testing.travel.refusals import WORKER_TEXT, check_no_worker_here
 
 #: The commands of remote control by which tasks are revoked.
@@ -55,6 +55,7 @@ class InlineWorker:
         self._note_run = note_run
         self._known_tasks = 0
         self._learned: list[str] = []
+        self._timer = EtaTimer()
         with ExitStack() as block:
             self._connection: Any = app.connection_for_read()
             block.callback(self._close_connection)
@@ -92,11 +93,12 @@ class InlineWorker:
             hostname=hostname,
             pool=self._pool,
             app=app,
-            timer=Timer(),
+            timer=self._timer,
             controller=self._controller,
             disable_rate_limits=True,
         )
         consumer.connection = self._connection
+        consumer.qos = _Qos()
         consumer.event_dispatcher = app.events.Dispatcher(
             self._connection, hostname=hostname, enabled=False
         )
@@ -138,7 +140,7 @@ class InlineWorker:
         declared = [
             name
             for name, queue in self._app.amqp.queues.items()
-            if getattr(queue.exchange, "type", "") != "fanout" and self._channel.can_schedule(name)
+            if getattr(queue.exchange, "type", "") != "fanout"
         ]
         return [*dict.fromkeys([*declared, *self._learned])]
 
@@ -151,15 +153,42 @@ class InlineWorker:
     def run_next(self, queue: str) -> bool:
         """Run the next ready task of a queue; return whether there was a message."""
         self._update_strategies()
+        with self._run_of_task():
+            found: bool = self._channel.handle_one(queue, self._receive)
+        return found
+
+    @property
+    def next_kept_ms(self) -> int | None:
+        """When the next task is due that is kept in memory, in ms since 1970; None for no task."""
+        return self._timer.next_ms
+
+    def run_kept(self, now_ms: int, only: str | None = None) -> int:
+        """Run what is kept in memory and due, perhaps of one queue *only*; return the number."""
+        leased, number = self._keeper.leased, 0
+
+        def is_wanted(request: Any) -> bool:
+            return only in (None, leased[request.message.delivery_tag].queue)
+
+        while (call := self._timer.pop_due(now_ms, is_wanted)) is not None:
+            with self._run_of_task():
+                call()
+            number += 1
+        return number
+
+    @contextmanager
+    def _run_of_task(self) -> Iterator[None]:
+        """Send the acknowledgements of a task that the block runs.
+
+        If the task ends the test, leased messages are ready again.
+        """
         try:
             with _blocking_joins():
-                found: bool = self._channel.handle_one(queue, self._receive)
+                yield
         except BaseException:  # such as pytest.fail() in a task that is acknowledged late
             self._send_acknowledgements()
             self._requeue_leased()
             raise
         self._send_acknowledgements()
-        return found
 
     def close(self) -> None:
         """Forget the worker, undo its changes, and close the connection."""
@@ -170,6 +199,7 @@ class InlineWorker:
         self._keeper.send_all(self.store)
 
     def _requeue_leased(self) -> None:
+        self._timer.clear()
         tags = [*self._keeper.leased]
         self._channel.deliveries.requeue(tags, counted="nothing")
         for tag in tags:
@@ -228,6 +258,15 @@ class _Controller:
         self.semaphore = None
         self.state = state
         self.blueprint = SimpleNamespace(state=bootsteps.RUN)
+
+
+class _Qos:
+    """Celery's prefetch count, which tasks in memory raise: messages are taken one by one here."""
+
+    def increment_eventually(self) -> None:
+        """Do nothing."""
+
+    decrement_eventually = increment_eventually
 
 
 class _InlineConsumer(Consumer):

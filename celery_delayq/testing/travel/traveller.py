@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 #: Runs after which a call gives up, by default.
 MOST_RUNS = 10_000
 
+#: The last moment of Python's clock.
+_LAST_US = due_of_eta("9999-12-31T23:59:59+00:00").ms * 1000
+
 #: Most entries of one promotion.
 PROMOTED_ENTRIES = 50
 
@@ -157,7 +160,7 @@ class TimeTravel:
             The way is negative, the tasks never come to rest, other code has moved a clock, or a
             task called this method.
         """
-        if (by is None) is (not parts):
+        if (by is None) is (not parts) or not isinstance(by, (timedelta, type(None))):
             raise TypeError("travel() needs either a timedelta or parts such as hours=24")
         return self._travel(self._clock.now_us + _in_us(timedelta(**parts) if by is None else by))
 
@@ -201,6 +204,8 @@ class TimeTravel:
         TravelError
             As for :meth:`travel`.
         """
+        if not isinstance(queue, (str, type(None))):
+            raise TypeError(f"drain({queue!r}): expected the name of a queue, or nothing for all")
         with self._call() as progress:
             self._settle(progress, queue)
             return progress.runs
@@ -210,9 +215,11 @@ class TimeTravel:
     def _travel(self, target_us: int) -> int:
         if target_us < self._clock.now_us:
             raise TravelError(
-                f"{moment_of_us(target_us).isoformat()} has passed, the clocks show "
+                f"{moment_of_us(max(0, target_us)).isoformat()} has passed, the clocks show "
                 f"{self.now.isoformat()}: they only go forward, since what has run cannot be undone"
             )
+        if target_us > _LAST_US:
+            raise TravelError(f"the clocks show {self.now.isoformat()}: they end with the year 9999")
         with self._call() as progress:
             next_ms = self._settle(progress)
             while next_ms is not None and next_ms * 1000 <= target_us:
@@ -229,14 +236,17 @@ class TimeTravel:
         Return the next moment at which something is due, in ms since 1970; None for none.
         """
         before: Outlook | None = None
+        now_ms = self._clock.now_us // 1000
         while True:
+            changed = self._worker.run_kept(now_ms, only)
             outlook = self._look(only)
             progress.check(self.now.isoformat())
             ready = outlook.ready.copy()
             is_at_rest = not (ready or outlook.due or outlook.has_due_tick)
-            if is_at_rest or outlook == before:  # the same again: what is left is held or paused
-                return outlook.next_ms
-            changed = 0
+            # The same again: what is left is held or paused.
+            if is_at_rest or (outlook == before and not changed):
+                moments = outlook.next_ms, self._worker.next_kept_ms
+                return min((each for each in moments if each is not None), default=None)
             if outlook.has_due_tick and self._periodic is not None and only is None:
                 changed += self._periodic.fire_due()
             for queue in outlook.due:

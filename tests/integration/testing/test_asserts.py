@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import unittest
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -12,7 +12,7 @@ from celery import Celery, current_app
 from kombu import pools
 
 from celery_delayq import DelayQ
-from celery_delayq.errors import InvalidETA, TravelError
+from celery_delayq.errors import InvalidETA, InvalidFilter, TravelError
 from celery_delayq.testing import (
     assert_not_scheduled,
     assert_scheduled,
@@ -56,6 +56,37 @@ def test_each_part_counts(delayq_time: TimeTravel, delayq_app: Celery) -> None:
     assert [each.id for each in scheduled()] == [each.id for each in scheduled("note")]
     with pytest.raises(InvalidETA):
         assert_scheduled(task, at="soon")
+
+
+#: Slips with which `assert_not_scheduled` would always hold, and what the error says.
+SLIPS: dict[str, tuple[Callable[[Any], dict[str, Any]], str]] = {
+    "text as args": (lambda note: {"task": note, "args": "ada"}, "such as .'ada',."),
+    "set as args": (lambda note: {"task": note, "args": {"ada"}}, "expected a list or tuple"),
+    "list as kwargs": (lambda note: {"task": note, "kwargs": ["mail"]}, "expected a dict"),
+    "timedelta": (lambda note: {"task": note, "within": HOUR}, "a number of seconds, such as"),
+    "no number": (lambda note: {"task": note, "within": float("nan")}, "within=nan: expected"),
+    "signature": (lambda note: {"task": note.s("ada")}, "given as args= and kwargs="),
+    "function": (lambda note: {"task": note.run}, "is neither a task nor the name of a task"),
+    "no task": (lambda _: {"task": None}, "task=None: expected a task or"),
+}
+
+
+@pytest.mark.parametrize("slip", SLIPS)
+def test_what_no_task_can_match_is_refused(
+    slip: str, delayq_time: TimeTravel, delayq_app: Celery
+) -> None:
+    given, text = SLIPS[slip]
+    arguments = given(delayq_app.tasks["note"])
+
+    for check in (assert_scheduled, assert_not_scheduled):
+        with pytest.raises(InvalidFilter, match=text):
+            check(**arguments)
+    if slip in ("signature", "function"):
+        for listed in (scheduled, dead_letters):
+            with pytest.raises(InvalidFilter, match=text):
+                listed(arguments["task"])
+    with pytest.raises(InvalidFilter, match=r"count=-1: expected 0 or more"):
+        assert_scheduled("note", count=-1)
 
 
 def test_the_error_says_what_there_is_instead(delayq_time: TimeTravel, delayq_app: Celery) -> None:

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from operator import itemgetter
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 from celery import Celery
+from celery.schedules import crontab
 from kombu import Exchange, Queue
 
 from celery_delayq import DelayQ, Limit
@@ -17,6 +20,7 @@ from celery_delayq.testing.fixtures import RedisUnderTest
 from celery_delayq.testing.travel.traveller import TimeTravel
 from tests.integration.testing.conftest import Runs
 
+VIENNA = ZoneInfo("Europe/Vienna")
 Travelling = Callable[..., Any]
 
 
@@ -193,6 +197,55 @@ def test_priorities_and_routes_hold(travelling: Travelling, runs: Runs) -> None:
     assert names(runs) == ["high", "low", "both", "both"]
 
 
+#: What has no schedule: a worker keeps such tasks in memory until their ETA.
+WITHOUT_SCHEDULE: dict[str, dict[str, Any]] = {
+    "protocol 1": {"task_protocol": 1},
+    "auto-delete": {"task_queues": [Queue("celery", auto_delete=True), Queue("other")]},
+    "exclusive": {"task_queues": [Queue("celery", exclusive=True), Queue("other")]},
+    "expiring": {"task_queues": [Queue("celery", expires=60.0), Queue("other")]},
+}
+
+
+@pytest.mark.parametrize("acks_late", [False, True], ids=["early", "late"])
+@pytest.mark.parametrize("kind", WITHOUT_SCHEDULE)
+def test_tasks_without_a_schedule_run_at_their_eta_too(
+    kind: str, acks_late: bool, travelling: Travelling, runs: Runs
+) -> None:
+    conf = {"result_backend": "cache+memory://", **WITHOUT_SCHEDULE[kind]}
+    with travelling(task={"acks_late": acks_late}, **conf) as (note, travel, _):
+
+        @note.app.task(shared=False, name="flaky", bind=True, max_retries=2, acks_late=acks_late)
+        def flaky(self: Any) -> None:
+            runs.note(f"flaky {self.request.retries}")
+            if names(runs) == ["flaky 0", "flaky 1"]:
+                pytest.fail("the test ends here")
+            raise self.retry(countdown=1800)
+
+        start = travel.now
+        flaky.delay()
+        due = start + timedelta(days=3, milliseconds=1)
+        last = note.apply_async(("last",), eta=due)
+        note.apply_async(("an hour later",), countdown=3600)
+        note.apply_async(("expired",), countdown=5400, expires=60)
+        note.apply_async(("other",), queue="other", countdown=5400)
+        with pytest.raises(pytest.fail.Exception, match="ends here"):
+            travel.travel(hours=1)
+        travel.travel(minutes=30)
+        assert travel.drain("other") == 0
+        travel.travel(days=3)
+        assert last.get(timeout=5) == "last"
+
+    assert runs[-1] == ("last", due)
+    assert sorted(runs.after(start)[:-1], key=itemgetter(1, 0)) == [
+        ("flaky 0", 0),
+        ("flaky 1", 0.5),
+        *([("flaky 1", 0.5)] if acks_late else []),  # the others are acknowledged before they run
+        ("an hour later", 1),
+        *([("flaky 2", 1)] if acks_late else []),
+        ("other", 1.5),
+    ]
+
+
 def test_a_unique_key_holds(travelling: Travelling, runs: Runs) -> None:
     with travelling(task={"unique_key": "{name}"}) as (note, travel, _):
         first = note.apply_async(("once",), countdown=60)
@@ -207,6 +260,39 @@ def test_a_key_prefix_holds(travelling: Travelling, runs: Runs) -> None:
     with travelling(broker_transport_options={"global_keyprefix": "test:"}) as (note, travel, _):
         note.apply_async(("prefixed",), countdown=60)
         assert travel.travel(minutes=1) == 1
+
+
+#: Moments at which calendars and clocks do something special, in a zone with daylight saving time.
+MOMENTS = (
+    "2027-12-31T23:59:59+01:00",  # a year ends
+    "2028-02-28T23:30:00+01:00",  # before a leap day
+    "2028-03-25T12:00:00+01:00",  # clocks go forward in the night, at 2 o'clock
+    "2028-10-28T12:00:00+02:00",  # clocks go back in the night, at 3 o'clock
+    "2028-10-29T02:30:00+01:00",  # the second half past two of that night
+    "2028-11-30T09:00:00+01:00",  # a tick is due; a month ends
+)
+
+
+@pytest.mark.parametrize("enable_utc", [True, False], ids=["UTC", "local"])
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_days_later_are_the_same_at_any_moment(
+    moment: str, enable_utc: bool, travelling: Travelling, runs: Runs
+) -> None:
+    entry = {"task": "note", "schedule": crontab("0", "9"), "args": ["tick"]}
+    conf = {"timezone": "Europe/Vienna", "enable_utc": enable_utc}
+    with travelling(**conf) as (note, travel, delayq):
+        travel.travel_to(moment)
+        delayq.periodic.add("daily", timezone="Europe/Vienna", **entry)
+        start = travel.now
+        for days in (1, 2):
+            note.apply_async((f"{days} later",), countdown=days * 86400)
+        travel.travel(days=2)
+
+    begin = start.astimezone(VIENNA)
+    mornings = [(begin + timedelta(days=n)).replace(hour=9, minute=0, second=0) for n in range(3)]
+    ticks = [each for each in mornings if start < each <= start + timedelta(days=2)]
+    expected = [(f"{n} later", start + timedelta(days=n)) for n in (1, 2)]
+    assert sorted(runs) == sorted([*expected, *(("tick", each) for each in ticks)])
 
 
 def test_what_a_killed_worker_left_in_quarantine_runs_alone(

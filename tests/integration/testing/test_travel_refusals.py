@@ -114,8 +114,15 @@ def test_clocks_never_go_back_and_may_stand_still(
         delayq_time.travel_to("2001-01-01")
     with pytest.raises(InvalidETA, match="expected a datetime"):
         delayq_time.travel_to("tomorrow")
-    with pytest.raises(TypeError, match="either a timedelta or parts"):
-        delayq_time.travel()
+    for given in ((), (3600,), ("1h",)):
+        with pytest.raises(TypeError, match="either a timedelta or parts"):
+            delayq_time.travel(*given)
+    with pytest.raises(TravelError, match="they end with the year 9999"):
+        delayq_time.travel(days=10**7)
+    with pytest.raises(TravelError, match="they only go forward"):
+        delayq_time.travel(days=-(10**7))
+    with pytest.raises(TypeError, match="expected the name of a queue, or nothing for all"):
+        drain(delayq_app.tasks["note"])
     assert runs == []
     assert delayq_time.travel(hours=0) == 1
 
