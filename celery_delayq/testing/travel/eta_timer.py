@@ -26,11 +26,11 @@ class EtaTimer(Timer):
 
     def call_at(
         self,
-        eta: Any,
+        _eta: Any,
         fun: Callable[..., Any],
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
-        priority: int = 0,
+        **_: Any,
     ) -> Entry:
         """Note a call for the request in *args*; return its entry."""
         entry = self.Entry(fun, args, kwargs)

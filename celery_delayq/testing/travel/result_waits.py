@@ -19,6 +19,7 @@ _WAITS: Final = (
     (AsyncResult, "wait"),
     (ResultSet, "join"),
     (ResultSet, "join_native"),
+    (ResultSet, "iter_native"),
 )
 
 
@@ -41,7 +42,7 @@ def refused_waits(app: Celery, threads: Callable[[], Container[int]]) -> Iterato
                 timeout is None
                 and result.app is app
                 and threading.get_ident() in threads()
-                and not _ends_at_once(result, kwargs)
+                and not _ends_at_once(result, stock, kwargs)
             ):
                 raise TravelError(
                     f"{result!r} waits without end, since tasks run only in travel() and drain(): "
@@ -59,9 +60,11 @@ def refused_waits(app: Celery, threads: Callable[[], Container[int]]) -> Iterato
         yield
 
 
-def _ends_at_once(result: Any, options: dict[str, Any]) -> bool:
+def _ends_at_once(result: Any, stock: Callable[..., Any], options: dict[str, Any]) -> bool:
     """Return whether a wait returns or raises at once."""
-    is_refused_in_tasks = options.get("disable_sync_subtasks", True)
+    is_refused_in_tasks = stock.__name__ != "iter_native" and options.get(
+        "disable_sync_subtasks", True
+    )
     if is_refused_in_tasks and _state.task_join_will_block():
         return True
     return bool(getattr(result, "ignored", False) or result.ready())

@@ -50,7 +50,7 @@ def filled(app: Celery, delayq: DelayQ) -> None:
     """Tasks in two queues, a dead letter, a pause, a limit, a late run, a leased message."""
     for number in range(120):
         arguments = (f"customer {number}",)
-        app.send_task("shop.mail", arguments, task_id=f"mail-{number}", countdown=3600 + number)
+        app.send_task("shop.mail", arguments, task_id=f"mail-{number}", countdown=7200 + number)
     app.send_task("shop.bill", countdown=90, queue="bills", task_id="bill")
     app.send_task("shop.mail", queue="bills")
     delayq.store.dead_letters.add(

@@ -91,7 +91,7 @@ def test_what_no_task_can_match_is_refused(
 
 def test_the_error_says_what_there_is_instead(delayq_time: TimeTravel, delayq_app: Celery) -> None:
     note, remind = delayq_app.tasks["note"], delayq_app.tasks["remind"]
-    delayq_time.travel_to("2033-05-04T12:00:00+00:00")
+    delayq_time.travel_to("2093-05-04T12:00:00+00:00")
     note.apply_async(("ada",), {"by": "mail"}, countdown=86400)
     remind.apply_async(("ada",), countdown=60)
     for _ in range(11):
@@ -103,9 +103,9 @@ def test_the_error_says_what_there_is_instead(delayq_time: TimeTravel, delayq_ap
     lines = str(error.value).splitlines()
     assert lines[:4] == [
         "expected a scheduled note args=['ada'] within=3600: 0 found",
-        "It is 2033-05-04T12:00:00+00:00. Scheduled tasks: 13",
-        "  note('ada', by='mail') due in 86400 s, at 2033-05-05T12:00:00+00:00 (due later)",
-        "  remind('ada') due in 60 s, at 2033-05-04T12:01:00+00:00 (another task)",
+        "It is 2093-05-04T12:00:00+00:00. Scheduled tasks: 13",
+        "  note('ada', by='mail') due in 86400 s, at 2093-05-05T12:00:00+00:00 (due later)",
+        "  remind('ada') due in 60 s, at 2093-05-04T12:01:00+00:00 (another task)",
     ]
     assert lines[-1] == "  and 3 more"
     with pytest.raises(AssertionError, match=r"expected 2 scheduled note: 1 found\n"):

@@ -264,12 +264,12 @@ def test_a_key_prefix_holds(travelling: Travelling, runs: Runs) -> None:
 
 #: Moments at which calendars and clocks do something special, in a zone with daylight saving time.
 MOMENTS = (
-    "2027-12-31T23:59:59+01:00",  # a year ends
-    "2028-02-28T23:30:00+01:00",  # before a leap day
-    "2028-03-25T12:00:00+01:00",  # clocks go forward in the night, at 2 o'clock
-    "2028-10-28T12:00:00+02:00",  # clocks go back in the night, at 3 o'clock
-    "2028-10-29T02:30:00+01:00",  # the second half past two of that night
-    "2028-11-30T09:00:00+01:00",  # a tick is due; a month ends
+    "2095-12-31T23:59:59+01:00",  # a year ends
+    "2096-02-28T23:30:00+01:00",  # before a leap day
+    "2096-03-24T12:00:00+01:00",  # clocks go forward in the night, at 2 o'clock
+    "2096-10-27T12:00:00+02:00",  # clocks go back in the night, at 3 o'clock
+    "2096-10-28T02:30:00+01:00",  # the second half past two of that night
+    "2096-11-30T09:00:00+01:00",  # a tick is due; a month ends
 )
 
 
