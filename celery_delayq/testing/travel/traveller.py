@@ -219,7 +219,9 @@ class TimeTravel:
                 f"{self.now.isoformat()}: they only go forward, since what has run cannot be undone"
             )
         if target_us > _LAST_US:
-            raise TravelError(f"the clocks end with the year 9999, they show {self.now.isoformat()}")
+            raise TravelError(
+                f"the clocks end with the year 9999, they show {self.now.isoformat()}"
+            )
         with self._call() as progress:
             next_ms = self._settle(progress)
             while next_ms is not None and next_ms * 1000 <= target_us:
