@@ -20,6 +20,8 @@ from celery_delayq.testing.fixtures import RedisUnderTest
 from celery_delayq.testing.travel.traveller import TimeTravel
 from tests.integration.testing.conftest import Runs
 
+pytestmark = pytest.mark.conformance
+
 VIENNA = ZoneInfo("Europe/Vienna")
 Travelling = Callable[..., Any]
 
