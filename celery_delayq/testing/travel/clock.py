@@ -13,6 +13,7 @@ from celery_delayq.model.envelope import EPOCH
 from celery_delayq.store.scripting.clock import TEST_CLOCK, use_test_clock
 
 _SECOND_US = 1_000_000
+_QUARTER_OF_A_NS = 0.25e-9
 _MOVED_TEXT = (
     "the clock of this process is moved by {}: end its block, or leave it out. delayq_time moves "
     "the clocks of Python and of Redis together"
@@ -74,7 +75,10 @@ class MovedClock:
 
     def move_to(self, time_us: int) -> None:
         """Move both clocks forward to a time in µs since 1970."""
-        self._traveller.shift(dt.timedelta(microseconds=time_us - self.now_us))
+        seconds, rest_us = divmod(time_us - self.now_us, _SECOND_US)
+        self._traveller.shift(seconds)
+        # Some versions of time-machine cut off what a float lacks to a nanosecond.
+        self._traveller.shift(rest_us / _SECOND_US + _QUARTER_OF_A_NS)
         self.now_us = time_us
         self.write()
 

@@ -339,6 +339,23 @@ def test_a_month_of_a_daily_entry_runs_each_day_with_its_follow_up(
     assert delayq_time.travel(days=30) == len(runs) == 2 * 30
 
 
+def test_both_clocks_are_exact_to_a_microsecond(
+    delayq_time: TimeTravel, delayq_app: Celery, runs: Runs
+) -> None:
+    """Also in another century, where a float of seconds is not."""
+    for moment in (delayq_time.now, "2096-02-29T23:59:59.999999+00:00"):
+        delayq_time.travel_to(moment)
+        for number in range(100):
+            before, step = delayq_time.now, timedelta(microseconds=1 + 7919 * number**2)
+            delayq_app.tasks["note"].apply_async(("in time",), eta=before + step / 2)
+            delayq_time.travel(step + timedelta(milliseconds=1))
+            now_us = delayq_time.now - datetime(1970, 1, 1, tzinfo=timezone.utc)
+            assert time.time_ns() == now_us // timedelta(microseconds=1) * 1000
+            assert runs[-1][1] >= before + step / 2
+
+    assert len(runs) == 200
+
+
 def test_waits_end_while_the_clocks_stand_still(
     delayq_time: TimeTravel, delayq_app: Celery
 ) -> None:
