@@ -32,7 +32,8 @@ def runs() -> Runs:
 
 @pytest.fixture
 def delayq_app(runs: Runs) -> Iterator[Celery]:
-    app = Celery("shop", broker="amqp://nobody@127.0.0.1:1//", backend="redis://127.0.0.1:1/0")
+    nowhere = {"broker": "amqp://nobody@127.0.0.1:1//", "backend": "redis://127.0.0.1:1/0"}
+    app = Celery("shop", set_as_current=False, **nowhere)
     DelayQ(app, limits={"limited": Limit("limited", rate="2/h")})
 
     @app.task(shared=False, name="remind")

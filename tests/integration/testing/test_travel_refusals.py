@@ -10,7 +10,7 @@ from typing import Any
 import freezegun
 import pytest
 import time_machine
-from celery import Celery, group
+from celery import Celery, current_app, group
 from celery.exceptions import TimeoutError as CeleryTimeout
 from kombu.exceptions import OperationalError
 from pytest_celery import WORKER_CELERY_APP_NAME
@@ -252,11 +252,12 @@ def test_a_task_does_not_move_its_own_clock(delayq_time: TimeTravel, delayq_app:
 
 #: Celery's app where no app is made, and the one that pytest-celery imports.
 @pytest.mark.parametrize("name", ["default", WORKER_CELERY_APP_NAME])
-def test_an_app_of_a_library_is_refused(name: str, delayq_app: Celery) -> None:
+def test_an_app_of_a_library_is_refused(name: str) -> None:
+    former: Any = current_app._get_current_object()
     Celery(name, set_as_current=False).set_current()
     with pytest.raises(TravelError, match="no Celery app is known yet"):
         TimeTravel(None, None)  # type: ignore[arg-type]
-    delayq_app.set_current()
+    former.set_current()
 
 
 def test_what_is_no_app_is_refused() -> None:
@@ -312,7 +313,7 @@ def test_a_test_may_empty_or_end_its_server(
 def test_an_app_without_the_extension_travels_without_periodic_entries(
     delayq_redis: RedisUnderTest, runs: Runs
 ) -> None:
-    app = Celery("plain", broker="redis://127.0.0.1:1/0")
+    app = Celery("plain", broker="redis://127.0.0.1:1/0", set_as_current=False)
     app.conf.beat_schedule = {"hourly": {"task": "note", "schedule": 3600.0}}
 
     @app.task(shared=False, name="note")
