@@ -267,6 +267,7 @@ class DelayQ:
     resume = delegate("schedule", Schedule.resume)
     paused = delegate("schedule", Schedule.paused)
     dead_letter = delegate("dead_letters", DeadLetters.get)
+    list_dead = delegate("dead_letters", DeadLetters.list)
     count_dead = delegate("dead_letters", DeadLetters.count)
     replay = delegate("dead_letters", DeadLetters.replay)
     replay_all = delegate("dead_letters", DeadLetters.replay_all)

@@ -37,6 +37,7 @@ from celery_delayq.transfer.dead_letter_row import DeadLetterRow
 from celery_delayq.transfer.either_kind import reading
 from celery_delayq.transfer.export_format import PAGE_ROWS, FileOrUrl, Header
 from celery_delayq.utils import message_json
+from celery_delayq.utils.delegation import names_arguments
 from celery_delayq.utils.foreign import FOREIGN_ERRORS
 
 #: Where a message waits. What a limit or a pause holds is scheduled.
@@ -212,6 +213,7 @@ class CompatReport:
 Progress = Callable[[CompatReport], object]
 
 
+@names_arguments
 def compat(
     session: Session,
     source: FileOrUrl | None = None,

@@ -59,6 +59,7 @@ from celery_delayq.store.schedule import Store
 from celery_delayq.store.session import Session
 from celery_delayq.store.stores import Stores
 from celery_delayq.utils import message_json
+from celery_delayq.utils.delegation import names_arguments
 from celery_delayq.utils.foreign import FOREIGN_ERRORS
 from celery_delayq.utils.portions import batches, portions
 
@@ -234,6 +235,7 @@ class _Cursor(NamedTuple):
 Progress = Callable[[RewriteReport], object]
 
 
+@names_arguments
 def rename(
     session: Session,
     former: str,

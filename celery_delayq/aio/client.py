@@ -242,6 +242,7 @@ class AsyncDelayQ:
     cancel_canvas = in_thread(DelayQ.cancel_canvas)
     reschedule_all = in_thread(DelayQ.reschedule_all)
     run_all_now = in_thread(DelayQ.run_all_now)
+    list_dead = in_thread(DelayQ.list_dead)
     count_dead = in_thread(DelayQ.count_dead)
     replay_all = in_thread(DelayQ.replay_all)
     purge_all = in_thread(DelayQ.purge_all)

@@ -190,6 +190,13 @@ class SelectedKind(ItemKind):
         if filter.task is not None:
             screen.note_unknown_task(delayq, filter.task)
 
+    def print_number(self, delayq: DelayQ, filter: Any, number: int, end: str = ".") -> None:
+        """Print the number of items that a filter has selected; without any, :meth:`print_none`."""
+        if number:
+            screen.console().print(f"{self.number(number)}{end}")
+        else:
+            self.print_none(delayq, filter)
+
     def print_json(self, items: Iterable[Any], end: Callable[[], Mapping[str, Any]] = dict) -> int:
         """Print items as they are read, as one JSON object; return their number.
 

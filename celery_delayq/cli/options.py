@@ -17,6 +17,7 @@ from celery_delayq.cli import complete, screen
 from celery_delayq.cli.text import quoted, read_stamp
 from celery_delayq.errors import InvalidETA
 from celery_delayq.model.arguments.search import TypedValue
+from celery_delayq.model.dead_letter import DeadFilter
 from celery_delayq.model.envelope import due_of_countdown, due_of_eta
 from celery_delayq.model.scheduled import Filter, moment
 from celery_delayq.utils.text import is_utf8, seconds_of
@@ -297,19 +298,19 @@ _PLACE_OPTIONS = (
     ),
 )
 
-_FILTER_OPTIONS = (
-    *_PLACE_OPTIONS,
-    option(
-        "--arg",
-        type=WantedArgumentType(),
-        metavar="NAME=VALUE",
-        multiple=True,
-        callback=_by_name,
-        help="Sent with this argument, such as order_id=42, by keyword or by place (0 is the first "
-        "place). 42 is the number and the text. Reads all entries. May be repeated.",
-    ),
-    flag("--unpickle", help="With --arg, also decode pickle and other content that may run code."),
+arg_option = option(
+    "--arg",
+    type=WantedArgumentType(),
+    metavar="NAME=VALUE",
+    multiple=True,
+    callback=_by_name,
+    help="Sent with this argument, such as order_id=42, by keyword or by place (0 is the first "
+    "place). 42 is the number and the text. Reads all of them. May be repeated.",
 )
+unpickle_option = flag(
+    "--unpickle", help="With --arg, also decode pickle and other content that may run code."
+)
+_FILTER_OPTIONS = (*_PLACE_OPTIONS, arg_option, unpickle_option)
 
 #: Adds the options of a filter to a command, and passes the filter as ``filter``.
 with_filter = options_as_one_value("filter", Filter, *_FILTER_OPTIONS)
@@ -318,11 +319,19 @@ with_filter = options_as_one_value("filter", Filter, *_FILTER_OPTIONS)
 with_place_filter = options_as_one_value("filter", Filter, *_PLACE_OPTIONS)
 
 
-def filter_words(filter: Filter) -> list[str]:
+#: Names of options that differ from the fields of a filter.
+_OPTIONS_OF_FIELDS = {"task_id": "id", "root_id": "root", "group_id": "group"}
+
+
+def filter_words(filter: Filter | DeadFilter) -> list[str]:
     """Return the options that select the same, with absolute times."""
     place = filter.without_arg
-    names = [each.name for each in fields(place) if getattr(place, each.name) != each.default]
-    words = [f"--{name.replace('_', '-')} {quoted(str(getattr(place, name)))}" for name in names]
+    given = {each.name: getattr(place, each.name) for each in fields(place)}
+    words = [
+        f"--{_OPTIONS_OF_FIELDS.get(name, name).replace('_', '-')} {quoted(str(value))}"
+        for name, value in given.items()
+        if value is not None and value is not False
+    ]
     words += [f"--arg {quoted(f'{name}={value}')}" for name, value in (filter.arg or {}).items()]
     return [*words, "--unpickle"] if filter.unpickle else words
 
@@ -336,7 +345,7 @@ def _changes(
     unpickle: bool,
     **given: Any,
 ) -> dict[str, Any]:
-    """Return the changes of a message as arguments of ``delayq.update``; empty for none."""
+    """Return the changes of a message as arguments of ``delayq.update``, maybe *unpickle* only."""
     changes = {name: value for name, value in given.items() if value is not None}
     if expires is not None and no_expires:
         raise click.UsageError("give one of --expires and --no-expires")
@@ -350,7 +359,7 @@ def _changes(
         headers[name] = value
     if headers:
         changes["headers"] = headers
-    return {**changes, "unpickle": True} if changes and unpickle else changes
+    return {**changes, "unpickle": True} if unpickle else changes
 
 
 #: Adds the options that change a message to a command, and passes them as ``changes``: arguments of
@@ -376,7 +385,8 @@ with_changes = options_as_one_value(
     name_option("--no-header", multiple=True, metavar="NAME", help="Remove a header."),
     flag(
         "--unpickle",
-        help="Decode pickled arguments to change them: may run code of whoever wrote them.",
+        help="Decode pickled arguments, to change them or for --arg: may run code of whoever wrote "
+        "them.",
     ),
 )
 

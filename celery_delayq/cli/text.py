@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import shlex
+from collections.abc import Iterator, Mapping
 from datetime import datetime, timezone
+from typing import Any
 
 from celery_delayq.model.envelope import entry_id, parse_iso
 from celery_delayq.utils.text import spelled
@@ -20,6 +23,17 @@ def quoted(text: str) -> str:
 def shown_id(id: str) -> str:
     """Return an id that can be pasted into a command line, with ``%00`` for a NUL."""
     return quoted(entry_id(id))
+
+
+def argument_texts(values: Mapping[str, Any]) -> Iterator[tuple[str, str | None]]:
+    """Yield ``args`` and ``kwargs`` with their values as JSON, the form that ``--args`` takes.
+
+    Arguments without a form in JSON have the text of their sender; None if nothing is known.
+    """
+    for name in ("args", "kwargs"):
+        value = values[name]
+        known = value is not None
+        yield name, json.dumps(value, ensure_ascii=False) if known else values[f"{name}repr"]
 
 
 def number_of(number: int, one: str, many: str) -> str:

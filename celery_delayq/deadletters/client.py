@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import heapq
-import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -14,32 +12,41 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from uuid import uuid4
 
 from celery_delayq.deadletters.other_store import schedule_in_other_store
-from celery_delayq.deadletters.replay import ReplayChanges, replay_entry
+from celery_delayq.deadletters.replay import (
+    ReplayChanges,
+    due_of,
+    make_replays,
+    replay_entry,
+)
+from celery_delayq.deadletters.search import (
+    MAX_SEARCHED,
+    DeadLetterSearch,
+    Progress,
+    found_pages,
+    places_in_redis,
+)
 from celery_delayq.errors import (
     ConfigError,
-    InvalidETA,
     InvalidFilter,
-    InvalidOption,
-    RecordError,
 )
 from celery_delayq.integration.app_warnings import warn_of_naive_eta
 from celery_delayq.integration.not_run import note_purged
 from celery_delayq.model.dead_letter import (
+    DeadConditionFields,
     DeadFilter,
     DeadFilterFields,
     DeadLetter,
+    DeadLetterCursor,
     DeadLetterRecord,
 )
 from celery_delayq.model.envelope import (
     Due,
     Record,
-    due_of_countdown,
-    due_of_eta,
     policy_of_existing,
 )
 from celery_delayq.model.lookup import StatusCode, to_bytes
 from celery_delayq.model.names import check_name, filter_of
-from celery_delayq.model.scheduled import OUTCOMES, Bulk, Outcome, moment
+from celery_delayq.model.scheduled import OUTCOMES, Bulk, Outcome, Page, moment
 from celery_delayq.schedule.update import changes_of, editor_of
 from celery_delayq.store.dead_letters import (
     ChangedInPlace,
@@ -53,7 +60,7 @@ from celery_delayq.store.scripting.calls import Call
 from celery_delayq.store.scripting.pipelining import PipelinedCalls
 from celery_delayq.store.session import Session
 from celery_delayq.store.stores import Stores
-from celery_delayq.utils.foreign import record_errors
+from celery_delayq.utils.delegation import names_arguments
 from celery_delayq.utils.numbers import is_finite
 from celery_delayq.utils.portions import portions
 
@@ -62,16 +69,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-logger = logging.getLogger(__name__)
-
 #: Dead letters that one script call changes.
 CHANGE_BATCH = 40
-
-#: Called with the number of dead letters to read (None if unknown), and the number read so far.
-Progress = Callable[[int | None, int], object]
-
-#: Dead letters after which :data:`Progress` is called.
-PROGRESS_DEAD_LETTERS = 100
 
 _QUEUE: Callable[[DeadLetter], str] = attrgetter("queue")
 
@@ -143,40 +142,83 @@ class DeadLetters:
         filter = filter_of(DeadFilter, filter, fields, DeadLetters.__call__)
         return self._iterate(filter, progress=progress)
 
+    def list(
+        self,
+        filter: DeadFilter | None = None,
+        *,
+        limit: int = 100,
+        cursor: str | None = None,
+        **fields: Unpack[DeadFilterFields],
+    ) -> Page[DeadLetter]:
+        """Return a page of dead letters, in the order of their deaths.
+
+        Each dead letter appears once on all pages, as in ``delayq.dead_letters(…)``. A page ends
+        after 10,000 dead letters read, or 4 MB of what was found. So a page with a cursor may have
+        fewer dead letters than *limit*, or none.
+
+        Parameters
+        ----------
+        filter, **fields
+            The dead letters to list, as for ``delayq.dead_letters(…)``.
+        limit : int
+            Most dead letters of the page, 1 to 10,000.
+        cursor : str | None
+            ``Page.cursor`` of the previous page; None for the first page.
+
+        Raises
+        ------
+        InvalidCursor
+            The cursor is invalid, or belongs to another filter.
+        InvalidFilter, InvalidETA
+            A part of the filter is wrong.
+        ValueError
+            *limit* is not in its range.
+        """
+        if not 1 <= limit <= 10_000:
+            raise ValueError(f"limit={limit!r}: expected a number from 1 to 10,000")
+        filter = filter_of(DeadFilter, filter, fields, DeadLetters.list)
+        return next(self.pages(filter, limit=limit, cursor=cursor, most_looked=MAX_SEARCHED))
+
+    def pages(
+        self, filter: DeadFilter, *, limit: int | None, cursor: str | None, most_looked: int
+    ) -> Iterator[Page[DeadLetter]]:
+        """Yield pages of dead letters, as :func:`.search.found_pages` makes them."""
+        after = DeadLetterCursor()
+        if cursor is not None:
+            after = DeadLetterCursor.unpack(cursor, filter)
+        places, until = self._places(filter, after)
+        search = DeadLetterSearch(self._session, filter)
+        yield from found_pages(places, filter, search, until, limit=limit, most_looked=most_looked)
+
     def _iterate(
-        self, filter: DeadFilter, *, ahead: bool = False, progress: Progress | None = None
+        self,
+        filter: DeadFilter,
+        *,
+        ahead: bool = False,
+        progress: Progress | None = None,
+        search: DeadLetterSearch | None = None,
     ) -> Iterator[DeadLetter]:
         """Return an iterator over dead letters that match a filter.
 
         With *ahead*, if only one queue matches, pages are read ahead on a connection of their own.
         """
-        low, high = filter.range_ms()
-
-        def with_dead_letters(stores: Stores) -> dict[str, tuple[int, int | None]]:
-            found = stores.run_each(
-                queues_of(stores, filter.queue),
-                lambda store, queue: store.dead_letters.extent_steps(queue, low, high),
-            )
-            return {queue: each for queue, each in found.items() if each[0]}
-
-        queues = self._ask(with_dead_letters)
-        ahead = ahead and len(queues) == 1
-
-        def of_queue(queue: str) -> Iterator[DeadLetter]:
-            dead_letters = self._ask(lambda stores: stores.of(queue).dead_letters)
-            _, died_to = queues[queue]
-            found = dead_letters.all(queue, low, died_to, ahead=ahead, ask=self._ask)
-            return map(partial(DeadLetter.of, queue), found)
-
-        found = heapq.merge(
-            *map(of_queue, queues),
-            key=lambda dead_letter: (dead_letter.dead_lettered.died_ms, dead_letter.queue),
-        )
-        read = counted(found, progress, sum(number for number, _ in queues.values()))
+        places, _ = self._places(filter, DeadLetterCursor(), ahead=ahead, progress=progress)
+        found = (each for _, each in places)
         if filter.is_by_place:
-            return read
-        renames = self._session.renames
-        return (each for each in read if filter.matches_names(each, renames))
+            return found
+        search = search or DeadLetterSearch(self._session, filter)
+        return (each for each in found if search.selects(each))
+
+    def _places(
+        self,
+        filter: DeadFilter,
+        after: DeadLetterCursor,
+        *,
+        ahead: bool = False,
+        progress: Progress | None = None,
+    ) -> tuple[Iterator[tuple[float, DeadLetter]], int | None]:
+        """Return what :func:`.search.places_in_redis` returns."""
+        return places_in_redis(self._ask, filter, after, ahead=ahead, progress=progress)
 
     def get(
         self, id: str, *, queue: str | None = None, progress: Progress | None = None
@@ -238,12 +280,13 @@ class DeadLetters:
         """
         return self._count(filter_of(DeadFilter, filter, fields, DeadLetters.count))
 
-    def _count(self, filter: DeadFilter) -> int:
+    def _count(self, filter: DeadFilter, search: DeadLetterSearch | None = None) -> int:
         if not filter.is_by_place:
-            return sum(1 for _ in self._iterate(filter))
+            return sum(1 for _ in self._iterate(filter, search=search))
         low, high = filter.range_ms()
         return sum(self._ask(lambda stores: counts_of(stores, filter.queue, low, high)).values())
 
+    @names_arguments
     def replay(
         self,
         dead_letter: DeadLetter | str,
@@ -327,7 +370,7 @@ class DeadLetters:
         dry_run: bool = False,
         everything: bool = False,
         progress: Callable[[Bulk], object] | None = None,
-        **fields: Unpack[DeadFilterFields],
+        **fields: Unpack[DeadConditionFields],
     ) -> Bulk:
         """Replay all dead letters that match a filter; in each queue in the order of their deaths.
 
@@ -340,7 +383,8 @@ class DeadLetters:
             Tasks per second, 0.001 to 1,000,000: the tasks are scheduled with that distance, and
             this call does not wait for them. None: all tasks run at once.
         args, kwargs, priority, expires, headers, unpickle
-            Changes of the messages, as for :meth:`replay`.
+            Changes of the messages, as for :meth:`replay`. With *arg*, *unpickle* is that of the
+            filter too.
         to_queue : str | None
             The queue for the tasks; None for their own queues.
         dry_run : bool
@@ -360,7 +404,10 @@ class DeadLetters:
         """
         if filter is not None and to_queue is None:
             to_queue = fields.pop("queue", None)
-        filter = filter_of(DeadFilter, filter, fields, DeadLetters.replay_all)
+        given: DeadFilterFields = {**fields}
+        if unpickle and fields.get("arg") is not None:
+            given["unpickle"] = True
+        filter = filter_of(DeadFilter, filter, given, DeadLetters.replay_all)
         if rate is not None and not is_finite(rate, 0.001, 1e6):
             raise ConfigError(f"rate={rate!r}: expected dead letters a second, 0.001 to 1,000,000")
         changes = self._changes(
@@ -496,22 +543,23 @@ class DeadLetters:
                 "the filter leaves nothing out: give everything=True if all dead letters of all "
                 "queues are meant"
             )
-        bulk = Bulk(dry_run)
+        bulk, search = Bulk(dry_run), DeadLetterSearch(self._session, filter)
         if dry_run:
-            bulk.total = bulk.outcomes[Outcome.DONE] = self._count(filter)
+            bulk.total = bulk.outcomes[Outcome.DONE] = self._count(filter, search)
+            bulk.unknown = search.unknown
             return bulk
         if filter.died_to is None:
             # A task that is replayed and dies again must not be replayed again by this call.
             filter = replace(filter, died_to=moment(self._session.now_ms()))
-        bulk.total = self._count(
-            DeadFilter(filter.queue, died_from=filter.died_from, died_to=filter.died_to)
-        )
-        self._change_matching(filter, change, bulk, progress, in_place=in_place)
+        bulk.total = self._count(filter.by_place)
+        self._change_matching(filter, search, change, bulk, progress, in_place=in_place)
+        bulk.unknown = search.unknown
         return bulk
 
     def _change_matching(
         self,
         filter: DeadFilter,
+        search: DeadLetterSearch,
         change: Callable[[str, Sequence[DeadLetter], int], Any],
         bulk: Bulk,
         progress: Callable[[Bulk], object] | None,
@@ -533,7 +581,7 @@ class DeadLetters:
         if in_place is not None and filter.is_by_place:
             dead_letters = self._change_in_place(filter, in_place, bulk, progress)
         else:
-            dead_letters = self._iterate(filter, ahead=True)
+            dead_letters = self._iterate(filter, ahead=True, search=search)
         with PipelinedCalls(self._ask) as ahead:
             for batch in portions(
                 dead_letters, CHANGE_BATCH, lambda dead_letter: len(dead_letter.dead_lettered.data)
@@ -581,35 +629,6 @@ class DeadLetters:
                 first, more = found.last_died, found.has_more
 
 
-def due_of(eta: datetime | str | None, countdown: float | None) -> Due:
-    """Return the due time of a replay; raises InvalidETA for an invalid time, or for two times."""
-    if eta is not None and countdown is not None:
-        raise InvalidETA(f"eta={eta!r}, countdown={countdown!r}: give one of them")
-    if eta is not None:
-        return due_of_eta(eta)
-    return Due(0) if countdown is None else due_of_countdown(countdown)
-
-
-def make_replays(
-    dead_letters: Sequence[DeadLetter],
-    dues: Sequence[Due],
-    make: Callable[[int, DeadLetter, Due], T],
-) -> dict[int, T]:
-    """Call *make* with the index and the due time of each dead letter; return its results by index.
-
-    Dead letters whose messages cannot be replayed are left out: another producer's message may be
-    anything.
-    """
-    found: dict[int, T] = {}
-    for place, (dead_letter, due) in enumerate(zip(dead_letters, dues, strict=True)):
-        try:
-            with record_errors("message"):
-                found[place] = make(place, dead_letter, due)
-        except (RecordError, InvalidOption) as exc:
-            logger.warning("Dead letter %r is not replayed: %r", dead_letter.id, exc)
-    return found
-
-
 def _replay_in_place(
     dead_letters: DeadLetterStore, queue: str, layout: Layout, place: Place
 ) -> ChangedInPlace:
@@ -629,14 +648,6 @@ def _change_page(
     dead_letters = stores.of(queue).dead_letters
     found = in_place(dead_letters, queue, layout, place)
     return found, dead_letters.read(queue, [id for id, _ in found.unread]) if found.unread else []
-
-
-def counted(found: Iterable[T], progress: Progress | None, total: int | None) -> Iterator[T]:
-    """Yield dead letters that are read, and report the progress."""
-    for number, each in enumerate(found, 1):
-        if progress is not None and number % PROGRESS_DEAD_LETTERS == 0:
-            progress(total, number)
-        yield each
 
 
 def counts_of(

@@ -1,20 +1,35 @@
-"""Makes the message that replays a dead letter. No I/O."""
+"""Makes the messages that replay dead letters. No I/O."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from celery.utils.time import maybe_make_aware
 
-from celery_delayq.errors import RecordError
+from celery_delayq.errors import InvalidETA, InvalidOption, RecordError
 from celery_delayq.model import envelope
 from celery_delayq.model.changes import MessageEditor
 from celery_delayq.model.dead_letter import DeadLetter
-from celery_delayq.model.envelope import PROPERTY, Due, Entry, entry_id, is_task, unique_key
+from celery_delayq.model.envelope import (
+    PROPERTY,
+    Due,
+    Entry,
+    due_of_countdown,
+    due_of_eta,
+    entry_id,
+    is_task,
+    unique_key,
+)
 from celery_delayq.model.task_options import check_own
 from celery_delayq.store.keys import Layout
+from celery_delayq.utils.foreign import record_errors
+
+T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
 
 #: Our data in a message that do not hold for a new run of its task.
 _FIRST_RUN_FIELDS = frozenset(
@@ -120,3 +135,32 @@ def _has_passed(expires: Any) -> bool:
         return at <= datetime.now(timezone.utc)
     except ValueError:
         return False
+
+
+def due_of(eta: datetime | str | None, countdown: float | None) -> Due:
+    """Return the due time of a replay; raises InvalidETA for an invalid time, or for two times."""
+    if eta is not None and countdown is not None:
+        raise InvalidETA(f"eta={eta!r}, countdown={countdown!r}: give one of them")
+    if eta is not None:
+        return due_of_eta(eta)
+    return Due(0) if countdown is None else due_of_countdown(countdown)
+
+
+def make_replays(
+    dead_letters: Sequence[DeadLetter],
+    dues: Sequence[Due],
+    make: Callable[[int, DeadLetter, Due], T],
+) -> dict[int, T]:
+    """Call *make* with the index and the due time of each dead letter; return its results by index.
+
+    Dead letters whose messages cannot be replayed are left out: another producer's message may be
+    anything.
+    """
+    found: dict[int, T] = {}
+    for place, (dead_letter, due) in enumerate(zip(dead_letters, dues, strict=True)):
+        try:
+            with record_errors("message"):
+                found[place] = make(place, dead_letter, due)
+        except (RecordError, InvalidOption) as exc:
+            logger.warning("Dead letter %r is not replayed: %r", dead_letter.id, exc)
+    return found

@@ -8,16 +8,16 @@ from dataclasses import dataclass
 from typing import Any, cast
 from uuid import uuid4
 
-from celery_delayq.deadletters.client import (
-    DeadLetters,
-    InPlace,
-    Progress,
-    counted,
-    make_replays,
-)
-from celery_delayq.deadletters.replay import ReplayChanges, replay_message
+from celery_delayq.deadletters.client import DeadLetters, InPlace
+from celery_delayq.deadletters.replay import ReplayChanges, make_replays, replay_message
+from celery_delayq.deadletters.search import DeadLetterSearch, Progress, counted
 from celery_delayq.integration.not_run import note_purged
-from celery_delayq.model.dead_letter import DeadFilter, DeadLetter, is_meant
+from celery_delayq.model.dead_letter import (
+    DeadFilter,
+    DeadLetter,
+    DeadLetterCursor,
+    is_in_place,
+)
 from celery_delayq.model.envelope import Due
 from celery_delayq.model.scheduled import Bulk, Outcome
 from celery_delayq.transport.amqp.messages import from_envelope
@@ -43,20 +43,18 @@ class StreamDeadLetters(DeadLetters):
     as replayed. So two replays at the same time run a task twice.
     """
 
-    def _iterate(
+    def _places(
         self,
         filter: DeadFilter,
+        after: DeadLetterCursor,
         *,
         ahead: bool = False,  # noqa: ARG002
         progress: Progress | None = None,
-        offset: int | None = None,
-    ) -> Iterator[DeadLetter]:
-        for found in counted(self._connection.read(offset), progress, None):
-            plain = DeadLetter.of(found.queue, found.dead_lettered)
-            if is_meant(plain, filter, self._session.renames):
-                yield StreamedDeadLetter(
-                    plain.id, plain.queue, plain.reason, plain.dead_lettered, found.offset
-                )
+    ) -> tuple[Iterator[tuple[float, DeadLetter]], int | None]:
+        """Read the stream behind the offset of a cursor. Its dead letters have no scores."""
+        read = counted(self._connection.read(first=after.offset + 1), progress, None)
+        every = map(_streamed, read)
+        return ((0.0, each) for each in every if is_in_place(each, filter)), None
 
     @property
     def _connection(self) -> Any:
@@ -68,19 +66,20 @@ class StreamDeadLetters(DeadLetters):
         found = self._iterate(DeadFilter(queue), progress=progress)
         return next((each for each in found if each.id == id), None)
 
-    def _count(self, filter: DeadFilter) -> int:
-        return sum(1 for _ in self._iterate(filter))
+    def _count(self, filter: DeadFilter, search: DeadLetterSearch | None = None) -> int:
+        return sum(1 for _ in self._iterate(filter, search=search))
 
     def _dead_letter(self, dead_letter: DeadLetter | str) -> DeadLetter | None:
         """Return a dead letter as the stream has it now; None if it is settled."""
         if isinstance(dead_letter, StreamedDeadLetter):
-            found = self._iterate(DeadFilter(), offset=dead_letter.offset)
+            found = map(_streamed, self._connection.read(dead_letter.offset))
             return next((each for each in found if each == dead_letter), None)
         return self.get(dead_letter.id if isinstance(dead_letter, DeadLetter) else dead_letter)
 
     def _change_matching(
         self,
         filter: DeadFilter,
+        search: DeadLetterSearch,
         change: Callable[[str, Sequence[DeadLetter], int], Any],
         bulk: Bulk,
         progress: Callable[[Bulk], object] | None,
@@ -89,7 +88,9 @@ class StreamDeadLetters(DeadLetters):
     ) -> None:
         number_read = 0
         for batch in portions(
-            self._iterate(filter), MARK_BATCH, lambda each: len(each.dead_lettered.data)
+            self._iterate(filter, search=search),
+            MARK_BATCH,
+            lambda each: len(each.dead_lettered.data),
         ):
             for dead_letter, outcome in zip(batch, change("", batch, number_read), strict=True):
                 if isinstance(outcome, Exception):
@@ -136,6 +137,14 @@ class StreamDeadLetters(DeadLetters):
         self._connection.ask(lambda stream: stream.settle(offsets))
         note_purged(self._session.app, dead_letters)
         return [Outcome.DONE] * len(dead_letters)
+
+
+def _streamed(found: Any) -> StreamedDeadLetter:
+    """Return the dead letter that the stream has at an offset."""
+    plain = DeadLetter.of(found.queue, found.dead_lettered)
+    return StreamedDeadLetter(
+        plain.id, plain.queue, plain.reason, plain.dead_lettered, found.offset
+    )
 
 
 def offsets_of(dead_letters: Iterable[DeadLetter]) -> list[int]:

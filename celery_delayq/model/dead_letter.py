@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
 from typing import Any, NamedTuple, TypedDict
 
 from celery.utils.saferepr import saferepr
 
-from celery_delayq.errors import RecordError
+from celery_delayq.errors import InvalidFilter, RecordError
+from celery_delayq.model.arguments.search import checked_arguments
 from celery_delayq.model.canvas import group_of
 from celery_delayq.model.envelope import dead_letter_text, due_of_eta
+from celery_delayq.model.lookup import to_bytes
 from celery_delayq.model.names import NO_RENAMES, Renames, check_name
 from celery_delayq.model.payload import MessageFields
-from celery_delayq.model.scheduled import bound_ms, moment
+from celery_delayq.model.scheduled import bound_ms, moment, pack_cursor, unpack_page_cursor
 from celery_delayq.utils import foreign
 from celery_delayq.utils.text import name_of, text_of
 
@@ -267,8 +270,8 @@ _DICT_FIELDS = (
 _MESSAGE_FIELDS = ("task", "exception", "task_id", "root_id", "group_id")
 
 
-class DeadFilterFields(TypedDict, total=False):
-    """The fields of a :class:`DeadFilter`, as calls take them by name."""
+class DeadConditionFields(TypedDict, total=False):
+    """The conditions of a :class:`DeadFilter`, as calls take them by name."""
 
     queue: str | None
     task: str | None
@@ -279,6 +282,13 @@ class DeadFilterFields(TypedDict, total=False):
     task_id: str | None
     root_id: str | None
     group_id: str | None
+    arg: Mapping[str, Any] | None
+
+
+class DeadFilterFields(DeadConditionFields, total=False):
+    """The fields of a :class:`DeadFilter`, as calls take them by name."""
+
+    unpickle: bool
 
 
 @dataclass(frozen=True)
@@ -297,11 +307,14 @@ class DeadFilter:
         The first and the last time of death that match.
     root_id, group_id : str | None
         The id of the first task of a chain, chord or tree; the id of a group.
+    arg, unpickle
+        Arguments with which the task was sent, as in a :class:`~celery_delayq.Filter`.
 
     Raises
     ------
     InvalidFilter
-        A value is empty or no text.
+        A value is empty or no text, an argument has no form in JSON, or *unpickle* is given without
+        *arg*.
     InvalidETA
         A time is invalid.
     """
@@ -315,11 +328,17 @@ class DeadFilter:
     task_id: str | None = None
     root_id: str | None = None
     group_id: str | None = None
+    arg: Mapping[str, Any] | None = None
+    unpickle: bool = False
 
     def __post_init__(self) -> None:
         for name in ("queue", "task", "reason", "exception", "task_id", "root_id", "group_id"):
             check_name(name, getattr(self, name), as_key=name == "queue")
         self.range_ms()
+        if self.arg is not None:
+            object.__setattr__(self, "arg", checked_arguments(self.arg))
+        elif self.unpickle:
+            raise InvalidFilter("unpickle=True without arg: give the arguments to search for")
 
     @property
     def is_everything(self) -> bool:
@@ -329,18 +348,39 @@ class DeadFilter:
     @property
     def is_by_place(self) -> bool:
         """Whether the filter has no other fields than the queue and the time of death."""
-        return self == DeadFilter(self.queue, died_from=self.died_from, died_to=self.died_to)
+        return self == self.by_place
+
+    @property
+    def by_place(self) -> DeadFilter:
+        """The filter with the queue and the time of death only."""
+        return DeadFilter(self.queue, died_from=self.died_from, died_to=self.died_to)
+
+    @property
+    def without_arg(self) -> DeadFilter:
+        """The filter without the search by argument."""
+        return self if self.arg is None else replace(self, arg=None, unpickle=False)
 
     def range_ms(self) -> tuple[int | None, int | None]:
         """Return the first and the last time of death that match, in ms since 1970."""
         return bound_ms("died_from", self.died_from), bound_ms("died_to", self.died_to)
 
     def matches(self, dead_letter: DeadLetter) -> bool:
-        """Return whether a dead letter matches; its queue and time must match already."""
+        """Return whether a dead letter matches; its queue and time must match already.
+
+        Raises
+        ------
+        InvalidFilter
+            The filter has an *arg*: only an app knows the arguments of its tasks.
+        """
+        if self.arg is not None:
+            raise InvalidFilter(f"arg={dict(self.arg)!r}: this call cannot search by argument")
         return self.matches_names(dead_letter, NO_RENAMES)
 
     def matches_names(self, dead_letter: DeadLetter, renames: Renames) -> bool:
-        """Return whether a dead letter matches, maybe by a former name of the filter's task."""
+        """Return whether a dead letter matches, maybe by a former name of the filter's task.
+
+        Its arguments are not compared.
+        """
         if self.reason is not None and self.reason.lower() not in dead_letter.reason.lower():
             return False
         # A message may be large, so it is parsed only for a field that needs it.
@@ -353,13 +393,55 @@ class DeadFilter:
         )
 
 
-def is_meant(dead_letter: DeadLetter, filter: DeadFilter, renames: Renames = NO_RENAMES) -> bool:
-    """Return whether a dead letter matches a filter, with its queue and time."""
+def is_in_place(dead_letter: DeadLetter, filter: DeadFilter) -> bool:
+    """Return whether the queue and the time of death of a dead letter match a filter."""
     low, high = filter.range_ms()
     died_ms = dead_letter.dead_lettered.died_ms
     return (
         filter.queue in (None, dead_letter.queue)
         and (low is None or low <= died_ms)
         and (high is None or died_ms <= high)
-        and filter.matches_names(dead_letter, renames)
     )
+
+
+class DeadLetterCursor(NamedTuple):
+    """A place between two pages of dead letters.
+
+    It is behind the dead letter *id* of *queue* with the score *score* in the index by time of
+    death; on RabbitMQ, behind the one at *offset*. *until* is the latest time of death (ms) when
+    the first page was read; None for no limit.
+    """
+
+    score: float = -math.inf
+    queue: str = ""
+    id: str = ""
+    offset: int = -1
+    until: int | None = None
+
+    def begin_of(self, queue: str) -> tuple[float, bytes] | None:
+        """Return the score at which to continue in a queue, and the id of that score behind which.
+
+        None if the queue has no further dead letters.
+        """
+        if queue == self.queue:
+            return self.score, to_bytes(self.id)
+        if queue > self.queue:
+            return self.score, b""
+        return None if self.score == math.inf else (math.nextafter(self.score, math.inf), b"")
+
+    def pack(self, filter: DeadFilter) -> str:
+        """Return the cursor as a text that is valid with the same *filter* only."""
+        return pack_cursor([repr(filter), repr(self.score), *self[1:]])
+
+    @classmethod
+    def unpack(cls, text: str, filter: DeadFilter) -> DeadLetterCursor:
+        """Read what :meth:`pack` wrote; raises InvalidCursor."""
+
+        def make(score: Any, queue: Any, id: Any, offset: Any, until: Any) -> DeadLetterCursor:
+            until = None if until is None else int(until)
+            found = cls(float(score), str(queue), str(id), int(offset), until)
+            if math.isnan(found.score) or found.offset < -1:
+                raise ValueError(text)
+            return found
+
+        return unpack_page_cursor(text, filter, make)

@@ -12,7 +12,8 @@ from typing import Any, TypeVar
 from celery import Celery
 
 from celery_delayq.errors import ConfigError, InvalidFilter
-from celery_delayq.utils.text import UTF8_TEXT, did_you_mean, is_utf8
+from celery_delayq.utils.delegation import unknown_argument
+from celery_delayq.utils.text import UTF8_TEXT, is_utf8
 
 T = TypeVar("T")
 
@@ -137,11 +138,7 @@ def filter_of(
     if unknown := next((name for name in fields if name not in names), None):
         parameters = signature(call).parameters.values()
         options = [each.name for each in parameters if each.kind is each.KEYWORD_ONLY]
-        raise TypeError(
-            f"unknown argument {unknown}={fields[unknown]!r}"
-            f"{did_you_mean(unknown, [*names, *options]) or ';'} valid are: "
-            f"{', '.join([*names, *options])}"
-        )
+        raise unknown_argument(unknown, fields[unknown], [*names, *options])
     example = f"a {kind.__name__}(…), or its fields by name, such as task='shop.remind'"
     if filter is None:
         return kind(**fields)

@@ -9,6 +9,7 @@ from typing import Any
 from celery.app.task import Task
 
 from celery_delayq.errors import InvalidRetry
+from celery_delayq.model.arguments.functions import option_of
 from celery_delayq.model.names import first_match, values_by_pattern
 from celery_delayq.model.retry_policy import UNSET, Exponential, RetryPolicy, exception_classes
 from celery_delayq.utils.numbers import is_integer
@@ -67,26 +68,14 @@ def _options_of(task: Any) -> dict[str, Any]:
         "retry_for": "retry_for",
         "dont_retry_for": "dont_retry_for",
     }
-    found = {field: getattr(task, name, None) for field, name in names.items()}
+    found = {field: option_of(task, name) for field, name in names.items()}
     given = {field: value for field, value in found.items() if value is not None}
-    if "intervals" in given:
-        given["intervals"] = _intervals_as_given(task, given["intervals"])
     if "dont_retry_for" in given:
         given["dont_retry_for"] = dont_retry_exceptions(task)
     max_retries = _own_max_retries(task)
     if max_retries is not UNSET:
         given["max_retries"] = max_retries
     return given
-
-
-def _intervals_as_given(task: Any, intervals: Any) -> Any:
-    """Return ``retry_intervals`` as the task was given it: a function of the decorator unbound."""
-    if getattr(intervals, "__self__", None) is not task:
-        return intervals
-    kind = next(kind for kind in type(task).__mro__ if "retry_intervals" in vars(kind))
-    # Celery makes a class with ``_decorated`` of a decorated function. In any other class the
-    # function is a method, and stays bound.
-    return intervals.__func__ if "_decorated" in vars(kind) else intervals
 
 
 def dont_retry_exceptions(task: Any) -> tuple[type[BaseException], ...]:

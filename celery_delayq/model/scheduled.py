@@ -5,11 +5,11 @@ from __future__ import annotations
 import base64
 import json
 from collections import Counter
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 from enum import Enum
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, Generic, NamedTuple, TypedDict, TypeVar
 from urllib.parse import unquote
 
 from celery_delayq.errors import InvalidCursor, InvalidETA, InvalidFilter, RecordError
@@ -36,6 +36,9 @@ from celery_delayq.model.names import Renames, check_name
 from celery_delayq.model.payload import MessageFields
 from celery_delayq.utils import foreign, message_json
 from celery_delayq.utils.numbers import is_integer
+
+C = TypeVar("C")
+E = TypeVar("E")
 
 #: The first millisecond that a datetime can name, year 1.
 _MIN_MS = -62_135_596_800_000
@@ -388,6 +391,30 @@ def unpack_cursor(text: Any) -> list[Any]:
     return [*foreign.loads(data)]
 
 
+def unpack_page_cursor(text: Any, filter: Any, make: Callable[..., C]) -> C:
+    """Return the cursor that *make* makes of the values of a text, behind those of the filter.
+
+    Raises
+    ------
+    InvalidCursor
+        *text* is no cursor, or belongs to another filter.
+    """
+    try:
+        packed_filter, *values = unpack_cursor(text)
+        cursor = make(*values)
+    except foreign.FOREIGN_ERRORS as exc:
+        raise InvalidCursor(
+            f"cursor={text!r} is no cursor: give the cursor of the page before, or None for "
+            "the first page"
+        ) from exc
+    if packed_filter != repr(filter):
+        raise InvalidCursor(
+            f"this cursor goes with {packed_filter}, and not with {filter!r}: a filter stays "
+            "the same from page to page"
+        )
+    return cursor
+
+
 class Cursor(NamedTuple):
     """A place between two pages.
 
@@ -424,31 +451,22 @@ class Cursor(NamedTuple):
         InvalidCursor
             *text* is no cursor, or belongs to another filter.
         """
-        try:
-            packed_filter, key, queue, name, began, last_due = unpack_cursor(text)
+
+        def make(key: Any, queue: Any, name: Any, began: Any, last_due: Any) -> Cursor:
             last_due = None if last_due is None else int(last_due)
-            cursor = cls(int(key), str(queue), str(name), int(began), last_due)
-        except foreign.FOREIGN_ERRORS as exc:
-            raise InvalidCursor(
-                f"cursor={text!r} is no cursor: give the cursor of the page before, or None for "
-                "the first page"
-            ) from exc
-        if packed_filter != repr(filter):
-            raise InvalidCursor(
-                f"this cursor goes with {packed_filter}, and not with {filter!r}: a filter stays "
-                "the same from page to page"
-            )
-        return cursor
+            return cls(int(key), str(queue), str(name), int(began), last_due)
+
+        return unpack_page_cursor(text, filter, make)
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
-    """One page of the schedule; an iterable of tasks with a length.
+class Page(Generic[E]):
+    """One page of the schedule or of dead letters; an iterable of its entries with a length.
 
     Attributes
     ----------
-    entries : list[ScheduledTask]
-        The tasks in the order of ``list``.
+    entries : list[ScheduledTask] | list[DeadLetter]
+        The tasks, or the dead letters, in the order of ``list``.
     cursor : str | None
         The argument ``cursor`` for the next page; None on the last page.
     looked : int
@@ -458,12 +476,12 @@ class Page:
         decoded, or this app does not know the signature of their task.
     """
 
-    entries: list[ScheduledTask]
+    entries: list[E]
     cursor: str | None
     looked: int = 0
     unknown: int = 0
 
-    def __iter__(self) -> Iterator[ScheduledTask]:
+    def __iter__(self) -> Iterator[E]:
         return iter(self.entries)
 
     def __len__(self) -> int:

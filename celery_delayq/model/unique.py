@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from celery_delayq.errors import InvalidETA, InvalidUnique
+from celery_delayq.model.arguments.functions import option_of
 from celery_delayq.utils.argument_key import KeyTemplate
 from celery_delayq.utils.numbers import is_finite
 
@@ -36,7 +37,7 @@ class Key(str):
 
 def options_of(task: Any, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return our options: each from the call, or else from the task."""
-    options = {name: getattr(task, name, None) for name in OPTIONS}
+    options = {name: option_of(task, name) for name in OPTIONS}
     if given.get("on_conflict") is not None:
         options["max_wait"] = None  # the max_wait of a task belongs to its own policy
     return {**options, **{name: value for name, value in given.items() if name in OPTIONS}}

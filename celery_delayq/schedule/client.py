@@ -56,6 +56,7 @@ from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting.calls import Steps
 from celery_delayq.store.session import Session
 from celery_delayq.store.stores import Stores, find_steps_of
+from celery_delayq.utils.delegation import names_arguments
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -249,6 +250,7 @@ class Schedule:
         if_due = bound_ms("if_eta", if_eta)
         return self._cancel([id_of(id)], queue, if_due, "cancelled", "cancel")[0]
 
+    @names_arguments
     def cancel_ids(
         self,
         ids: Sequence[str],
@@ -307,6 +309,7 @@ class Schedule:
         note_cancelled(self._session.app, requests, done - {task.id for task in tasks}, reason)
         return outcomes
 
+    @names_arguments
     def reschedule(
         self,
         id: str,
@@ -471,6 +474,7 @@ class Schedule:
 
     # -- to pause
 
+    @names_arguments
     def pause(self, *, queue: str | None = None, task: str | None = None) -> bool:
         """Pause a queue or a task name: none of its tasks is promoted or started until the resume.
 
@@ -496,27 +500,17 @@ class Schedule:
         """
         return self._set_pause(queue, task, resume=False)
 
+    @names_arguments
     def resume(self, *, queue: str | None = None, task: str | None = None) -> bool:
         """Resume a paused queue or task name; its overdue tasks cause no burst.
 
-        The former names of the task are resumed too.
-
-        Parameters
-        ----------
-        queue, task : str | None
-            The name of a queue or of a task: exactly one of them.
+        The former names of the task are resumed too. Parameters and errors are those of
+        :meth:`pause`.
 
         Returns
         -------
         bool
             Whether the queue or task name was paused.
-
-        Raises
-        ------
-        ConfigError
-            Both names are given, or none.
-        InvalidFilter
-            The name is no text, or empty.
         """
         return self._set_pause(queue, task, resume=True)
 

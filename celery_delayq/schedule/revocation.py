@@ -26,6 +26,7 @@ from celery_delayq.store.scripting.calls import Command, Steps
 from celery_delayq.store.session import Session
 from celery_delayq.store.stores import Stores
 from celery_delayq.utils import message_json
+from celery_delayq.utils.delegation import names_arguments
 from celery_delayq.utils.portions import batches
 
 #: Ids that one script call cancels.
@@ -71,6 +72,7 @@ class Revocation:
         if self._ask(lambda stores: stores.not_revoked((), stamps)):
             self.revoke_by_stamps(stamps)
 
+    @names_arguments
     def cancel_canvas(
         self,
         *,

@@ -116,16 +116,33 @@ class DeadLetterStore(StorePart):
         ahead: bool = False,
         ask: Ask | None = None,
     ) -> Iterator[list[DeadLetterRecord]]:
-        """Yield the dead letters of a queue, by time of death.
+        """Yield the dead letters of a queue, as :meth:`places` does, without scores."""
+        found = self.places(queue, died_from, died_to, page, ahead=ahead, ask=ask)
+        return ([record for _, record in each] for each in found)
+
+    def places(
+        self,
+        queue: str,
+        died_from: float | None = None,
+        died_to: int | None = None,
+        page: int = PAGE_DEAD_LETTERS,
+        *,
+        after: bytes = b"",
+        ahead: bool = False,
+        ask: Ask | None = None,
+    ) -> Iterator[list[tuple[float, DeadLetterRecord]]]:
+        """Yield the dead letters of a queue, by time of death, with their scores in the index.
 
         Each dead letter comes once. Dead letters added or removed meanwhile may be missing.
 
         Parameters
         ----------
-        died_from, died_to : int | None
+        died_from, died_to : float | None
             Only dead letters that died between both times, in ms since 1970; None for no limit.
         page : int
             Most dead letters of a page.
+        after : bytes
+            Begin behind the dead letter with this id that died at *died_from*; ``b""`` for none.
         ahead : bool
             Whether Redis reads the next page while the caller handles this page. The iterator then
             uses a separate connection until its end.
@@ -136,7 +153,6 @@ class DeadLetterStore(StorePart):
         ask = ask or (lambda question: question(self._runner))
         low: float | str = "-inf" if died_from is None else died_from
         high: float | str = "+inf" if died_to is None else died_to
-        after = b""  # id of the last dead letter: several may have died at one moment
         replies: deque[Any] = deque()
 
         def send() -> None:
@@ -152,9 +168,10 @@ class DeadLetterStore(StorePart):
                 more, sizes, text = replies.popleft()
                 found = []
                 for id, data, died in in_threes(cut(sizes, text)):
+                    # Several may have died at one moment: the id of the last one counts too.
                     low, after = float(died), id
                     if data is not None:
-                        found.append(DeadLetterRecord.unpack(to_text(id), data))
+                        found.append((low, DeadLetterRecord.unpack(to_text(id), data)))
                 if more == b"1" and line is not None:
                     send()
                 if found:

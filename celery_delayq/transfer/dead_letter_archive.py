@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, TypeVar
 from uuid import uuid4
 
 from celery_delayq.deadletters.client import CHANGE_BATCH, counts_of
+from celery_delayq.deadletters.search import DeadLetterSearch
 from celery_delayq.errors import InvalidPlace
 from celery_delayq.model.dead_letter import DeadFilter, DeadFilterFields, DeadLetter
 from celery_delayq.model.lookup import StatusCode
@@ -134,6 +135,7 @@ def export_dead(
             out.begin(Header(FORMAT_VERSION, report.made, plan.server, shown, report.total))
             for rows, looked in batches(plan):
                 out.write(rows)
+                report.unknown = plan.search.unknown
                 report.looked += looked
                 report.dead_letters += len(rows)
                 report.new += len(rows)
@@ -198,6 +200,7 @@ def insert_all(
             for rows, looked, values in found:
                 report.new += table.add(values)
                 report.looked += looked
+                report.unknown = plan.search.unknown
                 report.dead_letters += len(rows)
                 if move:
                     moved = plan.delete(rows)
@@ -282,11 +285,7 @@ def batches(
             lambda each: len(each.dead_lettered.data),
             max_bytes=PAGE_BYTES,
         ):
-            meant = (
-                DeadLetterRow.of(each)
-                for each in some
-                if plan.filter.matches_names(each, plan.session.renames)
-            )
+            meant = (DeadLetterRow.of(each) for each in some if plan.search.selects(each))
             yield [row for row in meant if (row.queue, row.id) not in spared], len(some)
 
 
@@ -294,7 +293,7 @@ class RedisPlan:
     """The dead letters to read in Redis, with *own* only those of queues with an archive."""
 
     def __init__(self, session: Session, filter: DeadFilter, own: bool) -> None:
-        self.session, self.filter = session, filter
+        self.session, self.search = session, DeadLetterSearch(session, filter)
         self._low, self._high = filter.range_ms()
 
         def ask(stores: Stores) -> tuple[str, dict[str, int]]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from celery_delayq.deadletters.client import CHANGE_BATCH
+from celery_delayq.deadletters.search import DeadLetterSearch
 from celery_delayq.model.dead_letter import DeadFilter, DeadFilterFields
 from celery_delayq.model.lookup import to_bytes
 from celery_delayq.model.names import filter_of
@@ -66,7 +67,7 @@ def import_dead(
     """
     filter = filter_of(DeadFilter, filter, fields, import_dead)
     place = archive_url(session) if source is None else source
-    report = Imported(dry_run)
+    report, search = Imported(dry_run), DeadLetterSearch(session, filter)
 
     restore = restore_of(session)
     with transfer_errors(report, DEAD_LETTERS.noun), ExitStack() as stack:
@@ -80,6 +81,8 @@ def import_dead(
         else:
             lines = stack.enter_context(jsonl.reading(place, DEAD_LETTERS))
         for rows in meant_rows(lines, report, filter):
+            if filter.arg is not None:
+                rows = _selected(rows, search, report)
             if table is not None and rows and not dry_run:
                 # Set before the restore: otherwise a worker might archive them again at once.
                 table.mark("restored_at", rows, moment(session.now_ms()))
@@ -87,6 +90,19 @@ def import_dead(
             if progress is not None:
                 progress(report)
     return report
+
+
+def _selected(
+    rows: Sequence[DeadLetterRow], search: DeadLetterSearch, report: Imported
+) -> Sequence[DeadLetterRow]:
+    """Return the rows with the arguments of a search. The report counts all others."""
+    before = search.unknown
+    found = [row for row in rows if search.selects(row.dead_letter)]
+    unknown = search.unknown - before
+    if unknown:
+        report.outcomes["unknown"] += unknown
+    report.outcomes["filtered"] += len(rows) - len(found) - unknown
+    return found
 
 
 def restore_of(session: Session) -> Callable[[Sequence[DeadLetterRow], Imported], None]:

@@ -10,8 +10,9 @@ from functools import cached_property
 from typing import Any
 
 from celery_delayq.errors import InvalidFilter, RecordError
-from celery_delayq.model.dead_letter import DeadFilter, DeadLetter, DeadLetterRecord, is_meant
+from celery_delayq.model.dead_letter import DeadFilter, DeadLetter, DeadLetterRecord, is_in_place
 from celery_delayq.model.lookup import to_bytes
+from celery_delayq.model.names import NO_RENAMES
 from celery_delayq.transfer.export_format import RowKind, check_fields
 
 
@@ -60,8 +61,9 @@ class DeadLetterRow:
         return cls.of_data(fields["queue"], fields["id"], _data(fields))
 
     def is_meant(self, filter: DeadFilter) -> bool:
-        """Return whether the dead letter matches a filter."""
-        return is_meant(self.dead_letter, filter)
+        """Return whether the dead letter matches a filter. Its arguments are not compared."""
+        dead_letter = self.dead_letter
+        return is_in_place(dead_letter, filter) and filter.matches_names(dead_letter, NO_RENAMES)
 
     @property
     def queue(self) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from hashlib import sha256
 
+from celery_delayq.deadletters.search import DeadLetterSearch
 from celery_delayq.deadletters.stream import StreamDeadLetters, offsets_of
 from celery_delayq.model.dead_letter import DeadFilter, DeadLetter
 from celery_delayq.store.session import Session
@@ -16,17 +17,18 @@ class StreamPlan:
     """The dead letters to read in a stream of RabbitMQ."""
 
     def __init__(self, session: Session, filter: DeadFilter) -> None:
-        self.session, self.filter = session, filter
+        self.session, self.search = session, DeadLetterSearch(session, filter)
+        self._by_place = filter.by_place
         with session.app.connection_for_write() as connection:
             self.server: str = connection.as_uri()
 
     def count(self) -> int:
         """Return the number of dead letters to read."""
-        return StreamDeadLetters(self.session).count(self.filter)
+        return StreamDeadLetters(self.session).count(self._by_place)
 
     def read(self) -> Iterator[Iterator[DeadLetter]]:
-        """Yield the dead letters of all queues together."""
-        yield StreamDeadLetters(self.session)(self.filter)
+        """Yield the dead letters of the queues and the time together."""
+        yield StreamDeadLetters(self.session)(self._by_place)
 
     def delete(self, rows: Sequence[DeadLetterRow]) -> list[DeadLetterRow]:
         """Mark dead letters as deleted. Other processes may do this at the same time."""

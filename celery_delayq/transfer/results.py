@@ -162,6 +162,9 @@ class Archived:
         Dead letters that this run deleted in Redis.
     gone : int
         Dead letters that other calls replayed, purged or archived during the run.
+    unknown : int
+        Dead letters whose arguments are not known, in a search by argument. They stay, and were not
+        written.
     """
 
     made: str = ""
@@ -171,10 +174,11 @@ class Archived:
     new: int = 0
     moved: int = 0
     gone: int = 0
+    unknown: int = 0
 
     def as_dict(self) -> dict[str, Any]:
         """Return the result as JSON types."""
-        names = ("made", "dead_letters", "new", "moved", "gone")
+        names = ("made", "dead_letters", "new", "moved", "gone", "unknown")
         return {name: getattr(self, name) for name in names}
 
 

@@ -1,15 +1,54 @@
-"""Methods that pass their call on to an attribute of their object."""
+"""Methods that pass their call on, and functions that name the argument that was meant."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Iterable
 from functools import cached_property, wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 from celery_delayq.utils.lazy import resolved
+from celery_delayq.utils.text import did_you_mean
 
 T = TypeVar("T")
 P = ParamSpec("P")
+
+
+def unknown_argument(name: str, value: Any, valid: Iterable[str]) -> TypeError:
+    """Return the error for a keyword argument that a call does not take.
+
+    Parameters
+    ----------
+    valid : Iterable[str]
+        The keyword arguments that the call takes.
+    """
+    valid = [*valid]
+    return TypeError(
+        f"unknown argument {name}={value!r}{did_you_mean(name, valid) or ';'} valid are: "
+        f"{', '.join(valid)}"
+    )
+
+
+def names_arguments(function: Callable[P, T]) -> Callable[P, T]:
+    """Decorate a function: its error for an unknown keyword argument names the one that is meant.
+
+    Python before 3.13 names only the unknown one.
+    """
+    parameters = [*inspect.signature(function).parameters.values()]
+    if any(each.kind is each.VAR_KEYWORD for each in parameters):
+        return function
+    # The first one is the object, or the session.
+    kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    names = dict.fromkeys(each.name for each in parameters[1:] if each.kind in kinds)
+
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        if not kwargs.keys() <= names.keys():
+            name = next(name for name in kwargs if name not in names)
+            raise unknown_argument(name, kwargs[name], names)
+        return function(*args, **kwargs)
+
+    return call
 
 
 def method_of(

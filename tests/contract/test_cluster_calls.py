@@ -124,6 +124,7 @@ CALLS: dict[str, Case] = {
     "import_dead": Case(lambda told: told.outcomes == {"duplicate": ALL}, ("@dead.jsonl",)),
     "import_from": Case(lambda told: told.outcomes == {"duplicate": ALL}, ("@entries.jsonl",)),
     "list": Case(lambda found: ids(found) == IDS),
+    "list_dead": Case(lambda found: ids(found) == DEAD),
     "pause": Case(bool, (), {"queue": NAMES[3]}),
     "paused": Case(lambda found: not found.queues),
     "purge": Case(is_done, (f"dead{LAST}",)),
@@ -243,7 +244,7 @@ def test_calls_of_asyncio_that_change_nothing_and_a_few_that_do(
             reading = [
                 *("count", "count_dead", "dead_letter", "dead_letters", "entries", "export_dead"),
                 *("export_to", "find", "get", "history", "import_dead", "import_from", "list"),
-                *("compat", "why", "pause", "resume", "paused"),
+                *("list_dead", "compat", "why", "pause", "resume", "paused"),
                 *("reschedule", "replay", "purge", "cancel_ids"),
                 *("schedule_many", "purge_all", "archive_dead", "cancel_all", "cancel_canvas"),
                 *(

@@ -38,13 +38,16 @@ MODULES: Mapping[str, tuple[str, ...]] = {
 
 #: Members of public classes that only the package itself uses.
 INTERNAL = {
+    "DeadFilter.by_place",
     "DeadFilter.is_by_place",
     "DeadFilter.matches_names",
     "DeadFilter.range_ms",
+    "DeadFilter.without_arg",
     "DeadLetter.dead_lettered",
     "DeadLetter.of",
     "DeadLetter.own",
     "DeadLetter.was_unbound",
+    "DeadLetters.pages",
     "DelayQ.store",
     "Filter.conditions",
     "Filter.where",

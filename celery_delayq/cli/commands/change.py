@@ -188,7 +188,7 @@ def update(
       celery -A shop delayq update mail-7 --args '[8]' \\
           --if-eta 2030-01-31T09:00:00Z --json
     """
-    if not changes:
+    if not changes.keys() - {"unpickle"}:
         raise click.UsageError(
             "give what is to be changed: --args, --kwargs, --priority, --expires or --header"
         )

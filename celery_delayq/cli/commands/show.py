@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
-from itertools import chain
 from typing import Any
 
 import click
@@ -16,8 +15,8 @@ from celery_delayq.app import DelayQ
 from celery_delayq.cli import options, screen
 from celery_delayq.cli.command import command
 from celery_delayq.cli.items import PAGE_ROWS, Bar, Counts, SelectedKind
-from celery_delayq.cli.search import Search, due_only, is_held
-from celery_delayq.cli.text import shown_id, stamp
+from celery_delayq.cli.search import due_only, is_held, search_entries
+from celery_delayq.cli.text import argument_texts, shown_id, stamp
 from celery_delayq.errors import InvalidETA
 from celery_delayq.model.envelope import due_of_eta
 from celery_delayq.model.lookup import State
@@ -114,9 +113,9 @@ def list_(
     kind = HELD if held else ENTRIES
     if filter.arg is not None:
         most = None if all_ else limit or DEFAULT_LIMIT
-        search = Search(delayq, filter, cursor, most, held=held)
+        search = search_entries(delayq, kind, filter, cursor, most, held=held)
         go_on = partial(_next_page, filter, limit or DEFAULT_LIMIT, held=held, all_=all_)
-        _show_found(delayq, filter, search, go_on, kind)
+        search.show(delayq, filter, go_on)
     elif all_:
         if held:
             due = delayq.entries(due_only(delayq, filter), page=PAGE_ROWS)
@@ -143,13 +142,13 @@ def count(delayq: DelayQ, filter: Filter) -> None:
     if filter.arg is None:
         number = delayq.count(filter)
     else:
-        search = Search(delayq, filter)
+        search = search_entries(delayq, ENTRIES, filter)
         number = sum(map(len, search.pages()))
         search.finish()
     if screen.is_json():
         screen.print_json({"count": number})
     else:
-        _print_number(delayq, filter, number, end="", kind=ENTRIES)
+        ENTRIES.print_number(delayq, filter, number, end="")
 
 
 def _show_page(
@@ -167,31 +166,7 @@ def _show_page(
         text = Text(f"{ENTRIES.number(len(page))}, and there are more: ")
         screen.console().print(text.append(next_page, "dim"), soft_wrap=True)
     else:
-        _print_number(delayq, filter, len(page), kind=HELD if held else ENTRIES)
-
-
-def _show_found(
-    delayq: DelayQ,
-    filter: Filter,
-    search: Search,
-    next_page: Callable[[str], str],
-    kind: SelectedKind,
-) -> None:
-    """Print entries as they are found, and the command that goes on with the search."""
-    if screen.is_json():
-        found = chain.from_iterable(search.pages())
-        ENTRIES.print_json(found, lambda: {"cursor": search.cursor})
-    else:
-        ENTRIES.print_batches(delayq, search.pages())
-    go_on = "" if search.cursor is None else next_page(search.cursor)
-    search.finish(go_on)
-    if screen.is_json():
-        return
-    if go_on:
-        text = Text(f"{ENTRIES.number(search.found)}, and there may be more: ")
-        screen.console().print(text.append(go_on, "dim"), soft_wrap=True)
-    else:
-        _print_number(delayq, filter, search.found, kind=kind)
+        (HELD if held else ENTRIES).print_number(delayq, filter, len(page))
 
 
 def _page(delayq: DelayQ, filter: Filter, limit: int, cursor: str | None) -> Page:
@@ -220,16 +195,7 @@ def _show_all(
     if screen.is_json():
         ENTRIES.print_json(entries, lambda: {"cursor": None})
         return
-    _print_number(delayq, filter, ENTRIES.print_pages(delayq, entries), kind=kind)
-
-
-def _print_number(
-    delayq: DelayQ, filter: Filter, number: int, end: str = ".", *, kind: SelectedKind
-) -> None:
-    if number:
-        screen.console().print(f"{ENTRIES.number(number)}{end}")
-    else:
-        kind.print_none(delayq, filter)
+    kind.print_number(delayq, filter, ENTRIES.print_pages(delayq, entries))
 
 
 def _next_page(
@@ -258,8 +224,8 @@ def _fields(task: ScheduledTask, ahead: int | None = None) -> Iterable[tuple[str
     yield "priority", task.priority
     values = task.as_dict()
     yield "retries", values["retries"] or None
-    for name in ("argsrepr", "kwargsrepr", "unique_key"):
-        yield name.removesuffix("repr").replace("_", " "), values[name]
+    yield from argument_texts(values)
+    yield "unique key", values["unique_key"]
 
 
 def _eta(text: str) -> str:
@@ -291,7 +257,7 @@ def _count_entries(delayq: DelayQ, filter: Filter, bar: Bar) -> Counts:
     screen.check_priority(delayq, filter)
     counts = Counts()
     if filter.arg is not None:
-        search = Search(delayq, filter)
+        search = search_entries(delayq, ENTRIES, filter)
         for page in search.pages(bar):
             counts.update((each.queue, each.task) for each in page)
         search.finish()

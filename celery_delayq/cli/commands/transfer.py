@@ -67,7 +67,7 @@ def export(delayq: DelayQ, target: str, filter: Filter, prune: bool) -> bool:
         screen.print_json(report.as_dict(), stderr=to_stdout)
     else:
         _print_exported(report, prune=prune, stderr=to_stdout)
-    note_unknown(report.unknown)
+    note_unknown(ENTRIES, report.unknown)
     return not report.left_out
 
 
@@ -105,7 +105,7 @@ def import_(
     prepare_search(delayq, filter)
     with progress_of_report() as show:
         report = delayq.import_from(source, filter, overdue=overdue, dry_run=dry_run, progress=show)
-    note_unknown(report.outcomes["unknown"])
+    note_unknown(ENTRIES, report.outcomes["unknown"])
     return print_imported(report, ENTRIES)
 
 

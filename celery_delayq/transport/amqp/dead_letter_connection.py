@@ -155,8 +155,8 @@ class DeadLetterConnection:
             logger.warning("It is not known whether dead letters can be stored: %s", exc)
         self._checked = True
 
-    def read(self, offset: int | None = None) -> Iterator[StoredDeadLetter]:
-        """Yield all dead letters or, with an *offset*, the dead letter at that offset.
+    def read(self, offset: int | None = None, *, first: int = 0) -> Iterator[StoredDeadLetter]:
+        """Yield the dead letters from the offset *first* on or, with *offset*, the one there.
 
         Due messages whose queue was deleted become dead letters first.
         """
@@ -165,9 +165,9 @@ class DeadLetterConnection:
             channel.collect_unroutable()
             return channel.dead_letters.view()  # type: ignore[no-any-return]
 
-        view, first = self._run(begin), offset or 0
+        view = self._run(begin)
         if offset is not None:
-            view = view._replace(last_offset=min(view.last_offset, offset))
+            first, view = offset, view._replace(last_offset=min(view.last_offset, offset))
         while first <= view.last_offset:
             page, first = self.ask(partial(DeadLetterStream.page, view=view, first=first))
             yield from page

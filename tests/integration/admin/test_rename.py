@@ -132,6 +132,23 @@ def test_pauses_and_held_tasks_follow_a_rename(client: Version) -> None:
     assert (entry.state, entry.task) == ("paused", "mail.remind")
 
 
+@pytest.mark.parametrize("of_another", [False, True])
+def test_a_wrong_cursor_is_refused_before_a_pause(client: Version, of_another: bool) -> None:
+    old, after = client("before"), client("after")
+    old.pause(task="shop.remind")
+    cursors: list[str] = []
+    for n in range(2):
+        old.app.tasks["shop.remind"].apply_async(("a",), countdown=3600 + n)
+    after.rename("other.task", "mail.other", progress=lambda each: cursors.append(str(each.cursor)))
+    cursor = cursors[0] if of_another else "nonsense"
+
+    with pytest.raises(InvalidCursor, match="resume the same" if of_another else "is no cursor"):
+        after.rename("shop.remind", "mail.remind", resume=cursor)
+
+    assert {*after.paused().tasks} == {"shop.remind"}
+    assert after.count(task="shop.remind") == 2
+
+
 def test_another_task_with_the_unique_key_wins(client: Version) -> None:
     old, after = client("before"), client("after")
     old.app.tasks["shop.unique"].apply_async(("k",), countdown=60, task_id="old")

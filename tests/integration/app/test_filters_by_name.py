@@ -6,6 +6,7 @@ import asyncio
 import inspect
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -56,6 +57,7 @@ CALLS: dict[str, Case] = {
     "import_dead": Case(lambda told: told.outcomes["duplicate"], ("@dead.jsonl",), {}, DeadFilter),
     "import_from": Case(lambda told: told.outcomes["duplicate"], ("@entries.jsonl",)),
     "list": Case(len),
+    "list_dead": Case(len, (), {}, DeadFilter),
     "purge_all": Case(done, (), DRY, DeadFilter),
     "replay_all": Case(done, (), DRY, DeadFilter),
     "reschedule_all": Case(done, (), {**DRY, "by": 60}),
@@ -187,3 +189,43 @@ def test_a_replay_tells_the_queue_of_dead_letters_from_the_queue_of_tasks(
     assert delayq.replay_all(DeadFilter(task=WANTED), queue="slow").done == 2
     with pytest.raises(InvalidFilter, match="queue='a'"):
         delayq.replay_all(DeadFilter(task=WANTED), queue="a", to_queue="b")
+
+
+# -- calls without a filter
+
+#: Their only keywords are a queue, a time and a function.
+ONE_TASK = {"cancel", "dead_letter", "find", "get", "purge", "run_now"}
+
+#: What has no keywords, any keywords, or those of ``apply_async``.
+OTHERS = {"close", "context", "current_context", "paused", "schedule_many"}
+
+
+def keywords_of(name: str) -> list[str]:
+    parameters = inspect.signature(getattr(DelayQ, name)).parameters.values()
+    return [each.name for each in parameters if each.kind is each.KEYWORD_ONLY]
+
+
+def with_keywords() -> list[str]:
+    public = {
+        name
+        for name in dir(DelayQ)
+        if name[0] != "_" and inspect.isfunction(getattr(DelayQ, name)) and keywords_of(name)
+    }
+    return sorted(public - CALLS.keys() - ONE_TASK - OTHERS)
+
+
+@pytest.mark.parametrize("way", ["sync", "asyncio"])
+@pytest.mark.parametrize("name", with_keywords())
+def test_an_unknown_argument_names_the_one_that_is_meant(
+    delayq: DelayQ, name: str, way: str
+) -> None:
+    words = keywords_of(name)
+    for word in words:
+        wrong = {f"{word}z": "x"}
+        call = partial(getattr(delayq, name), "a", **wrong)
+        if way == "asyncio":
+            call = partial(asyncio.run, asked(delayq, name, "a", **wrong))
+        with pytest.raises(TypeError, match=f"^unknown argument {word}z='x'; did you mean {word}"):
+            call()
+    with pytest.raises(TypeError, match=f"^unknown argument qqq='x'; valid are: .*{words[-1]}"):
+        getattr(delayq, name)("a", qqq="x")

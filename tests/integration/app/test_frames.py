@@ -18,7 +18,7 @@ from celery_delayq.testing.fixtures import RedisUnderTest
 OURS = str(Path(celery_delayq.__file__).parent)
 
 #: Most frames of ``apply_async``, and of a call of the schedule.
-SENDING, ASKING = 5, 8
+SENDING, ASKING = 5, 9
 
 
 @pytest.fixture

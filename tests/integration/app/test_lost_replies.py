@@ -240,6 +240,7 @@ READERS: dict[str, Operation] = {
     "stats": Operation(waiting, lambda q, _: (q.stats().scheduled, q.stats().dead)),
     "dead_letter": Operation(waiting, lambda q, _: names_of([q.dead_letter("celery-000001")])),
     "dead_letters": Operation(waiting, lambda q, _: sorted(names_of(q.dead_letters()))),
+    "list_dead": Operation(waiting, lambda q, _: sorted(names_of(q.list_dead()))),
     "count_dead": Operation(waiting, lambda q, _: q.count_dead()),
     "history": Operation(waiting, lambda q, _: names_of(q.history())),
     "why": Operation(waiting, lambda q, _: names_of([q.why("id-0"), q.why("ready-0")])),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import signal
@@ -17,8 +18,10 @@ from celery import Celery
 from celery_delayq import DelayQ
 from celery_delayq.store.paging import SEARCH_ENTRIES
 from celery_delayq.testing import wait_until
+from celery_delayq.utils.portions import batches
 from tests.support import TIMEOUT
 from tests.support.cli import INTERRUPTIBLE, CommandLine
+from tests.support.dead_letters import details, message, stored
 
 
 def remind(order_id: int, note: str = "") -> None:
@@ -243,19 +246,111 @@ def test_a_change_counts_what_it_leaves_alone(cli: CommandLine, delayq: DelayQ) 
         assert "The arguments of 2 entries are not known" in each.err
 
 
+# -- dead letters
+
+
+@pytest.fixture
+def dead(app: Celery, cli: CommandLine, delayq: DelayQ, filled: None) -> None:
+    """The tasks of ``filled`` as dead letters, and one whose content is not decoded."""
+    app.conf.accept_content = ["json", "pickle"]
+    app.send_task("shop.remind", (1,), countdown=120, task_id="packed", serializer="pickle")
+    for each in delayq.entries():
+        sent = json.dumps(each.message).encode()
+        delayq.store.dead_letters.add(each.queue, each.id, "failed", sent)
+    delayq.cancel_all(everything=True)
+
+
+def dead_ids(ran: object) -> set[str]:
+    return {each["id"] for each in ran.json["dead_letters"]}  # type: ignore[attr-defined]
+
+
+@pytest.mark.usefixtures("dead")
+def test_dead_letters_are_listed(cli: CommandLine) -> None:
+    for given, wanted in (
+        (["order_id=1"], "id-1 id-4 id-7 text"),
+        (['order_id="1"'], "text"),
+        (["0=1"], "id-1 id-4 id-7"),
+        (["order_id=1", "note=x"], ""),
+    ):
+        words = [word for each in given for word in ("--arg", each)]
+        for more in ([], ["--all"]):
+            ran = cli("dead", "list", "--json", *more, *words)
+            assert (dead_ids(ran), ran.json["cursor"]) == ({*wanted.split()}, None), given
+            assert "The arguments of 1 dead letter are not known" in ran.err
+    ran = cli("dead", "list", "--arg", "order_id=1", "--unpickle", "--json")
+    assert dead_ids(ran) == {"id-1", "id-4", "id-7", "text", "packed"}
+    assert cli("dead", "list", "--arg", "order_id=9").out.startswith("0 dead letters: ")
+    noted = cli("dead", "list", "--arg", "ordr_id=1", "--task", "shop.remind").err
+    assert noted.startswith(
+        "Note: task shop.remind does not take an argument ordr_id; did you mean"
+    )
+
+
+@pytest.mark.usefixtures("dead")
+def test_the_command_that_is_shown_goes_on_with_dead_letters(cli: CommandLine) -> None:
+    found: list[str] = []
+    words = ["dead", "list", "--arg", "order_id=1", "--reason", "FAIL", "--died-to", "1s"]
+    words[-1] = "2100-01-01"
+    words += ["--limit", "2"]
+    while words:
+        shown = cli(*words).out
+        listed, _, told = shown.partition(" dead letters, and there may be more: ")
+        found += re.findall(r"id-\d|text", listed)
+        words = shlex.split(told)
+
+    assert sorted(found) == ["id-1", "id-4", "id-7", "text"]
+
+
+@pytest.mark.usefixtures("dead")
+def test_changes_of_dead_letters_take_what_was_counted(
+    cli: CommandLine, delayq: DelayQ, tmp_path: Path
+) -> None:
+    def chosen(number: int) -> list[str]:
+        return ["--arg", f"order_id={number}"]
+
+    assert "Purge 3 dead letters" in cli("dead", "purge", *chosen(2), "--dry-run").out
+    dry = cli("dead", "replay", *chosen(1), "--dry-run", "--json")
+    assert (dry.json["outcomes"], dry.json["unknown"]) == ({"done": 4}, 1)
+    assert "3 dead letters purged" in cli("dead", "purge", *chosen(2), "--yes").out
+    ran = cli("dead", "export", str(tmp_path / "x.jsonl"), *chosen(1), "--json")
+    assert (ran.json["dead_letters"], ran.json["unknown"]) == (4, 1)
+    url = f"sqlite:///{tmp_path}/x.db"
+    assert cli("dead", "archive", url, *chosen(0), "--json").json["moved"] == 3
+    assert cli("dead", "import", url, *chosen(1), "--json").json["outcomes"] == {"filtered": 3}
+    changes = ["--kwargs", '{"order_id": 5}', "--args", "[]"]
+    ran = cli("dead", "replay", *chosen(1), *changes, "--unpickle", "--yes", "--to-queue", "slow")
+    assert "5 dead letters replayed" in ran.out
+    assert delayq.count_dead() == 0
+    assert cli("dead", "replay", "id-1", *chosen(1)).code == 2
+
+
 #: Entries of a search that is interrupted. Their lines are larger than a pipe, so a command whose
 #: output nobody reads does not end.
 MANY = 10_001
 
 
+def with_order(number: int) -> bytes:
+    """Return the stored bytes of a dead letter; odd ones are of order 1."""
+    sent = message(f"id-{number:05}", "shop.remind")
+    sent = sent.replace(b'"[[', b'"[[%d, ' % (number % 2))
+    return stored(number + 1, "it failed", sent, details())
+
+
 @pytest.mark.parametrize("given", [[], ["--json"]])
+@pytest.mark.parametrize("kind", ["list", "dead list"])
 def test_an_interrupted_search_says_how_to_go_on(
-    delayq: DelayQ, cli: CommandLine, shop: list[str], given: list[str]
+    delayq: DelayQ, cli: CommandLine, shop: list[str], kind: str, given: list[str]
 ) -> None:
-    items = [{"args": (n % 2,), "countdown": 3600 + n, "id": f"id-{n:05}"} for n in range(MANY)]
-    delayq.schedule_many(items, task="shop.remind")
+    if kind == "list":
+        items = [{"args": (n % 2,), "countdown": 3600 + n, "id": f"id-{n:05}"} for n in range(MANY)]
+        delayq.schedule_many(items, task="shop.remind")
+    else:
+        store = delayq.store.dead_letters
+        for some in batches(range(MANY), 100):
+            store.restore("celery", [(f"id-{n:05}", n + 1, with_order(n)) for n in some])
+    noun = "entries" if kind == "list" else "dead letters"
     wanted = {f"id-{n:05}" for n in range(MANY) if n % 2}
-    command = [*INTERRUPTIBLE, *shop, "list", "--arg", "0=1", "--all", *given]
+    command = [*INTERRUPTIBLE, *shop, *kind.split(), "--arg", "0=1", "--all", *given]
 
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
@@ -274,7 +369,7 @@ def test_an_interrupted_search_says_how_to_go_on(
     assert 0 < len(found) < len(wanted)
     assert "Traceback" not in log
     told = re.search(
-        r"Interrupted: ([\d,]+) found among [\d,]+ of 10,001 entries\. Go on with: (.*)", log
+        rf"Interrupted: ([\d,]+) found among [\d,]+ of 10,001 {noun}\. Go on with: (.*)", log
     )
     assert told is not None, log[-500:]
     rest = subprocess.run(

@@ -65,8 +65,8 @@ def test_get_shows_what_is_known(cli: CommandLine) -> None:
     assert lines["queue"] == "celery"
     assert lines["state"] == "scheduled"
     assert lines["due"].startswith("2100-01-31T09:00:00+00:00, in ")
-    assert lines["args"] == "('Ann',)"
-    assert lines["kwargs"] == "{'n': 1}"
+    assert lines["args"] == '["Ann"]'
+    assert lines["kwargs"] == '{"n": 1}'
 
 
 @pytest.mark.usefixtures("filled")

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from celery_delayq import DelayQ, Filter, Item
+from celery_delayq import DeadLetter, DelayQ, Filter, Item
 from celery_delayq.admin import rewrite
 from celery_delayq.model.dead_letter import DeadFilter
 from celery_delayq.model.envelope import MAX_DUE_MS, Due
@@ -186,6 +186,7 @@ OTHERS = {
     "rewrite": "test_a_rewrite_looks_at_each_once",
     "dead_letters": "test_dead_letters_that_die_again_come_once",
     "dead_letter": "dead_letters",
+    "list_dead": "test_dead_letters_that_die_again_come_once",
     "count_dead": "dead_letters",
     "replay_all": "dead_letters",
     "purge_all": "dead_letters",
@@ -375,7 +376,16 @@ def test_what_is_read_or_changed_takes_no_memory_for_each_entry(
 # -- what is in no schedule
 
 
-def test_dead_letters_that_die_again_come_once(delayq: DelayQ) -> None:
+def dead_letters_in_pages(delayq: DelayQ, filter: DeadFilter) -> Iterator[DeadLetter]:
+    page = delayq.list_dead(filter, limit=3)
+    yield from page
+    while page.cursor is not None:
+        page = delayq.list_dead(filter, limit=3, cursor=page.cursor)
+        yield from page
+
+
+@pytest.mark.parametrize("in_pages", [False, True])
+def test_dead_letters_that_die_again_come_once(delayq: DelayQ, in_pages: bool) -> None:
     store, now = delayq.store, delayq.session.now_ms()
     for n in range(20):
         data = stored(now - 20 + n, "it failed", message(f"d{n}"), details())
@@ -387,8 +397,10 @@ def test_dead_letters_that_die_again_come_once(delayq: DelayQ) -> None:
         delayq.purge(dead_letter)
         store.dead_letters.add("one", id, "it failed", message(id), details())
 
+    filter = DeadFilter(task="shop.mail")
+    found = dead_letters_in_pages(delayq, filter) if in_pages else delayq.dead_letters(filter)
     visited = []
-    for each in islice(delayq.dead_letters(DeadFilter(task="shop.mail")), 100):
+    for each in islice(found, 100):
         visited.append(each.id)
         die_again(each.id)
 

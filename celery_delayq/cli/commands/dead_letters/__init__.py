@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace as changed
 from functools import partial
-from itertools import islice
 from typing import Any
 
 import click
@@ -21,10 +20,12 @@ from celery_delayq.cli.commands.dead_letters.dead_letter_options import (
     with_dead_letter_filter,
     with_dead_letter_selection,
     with_replay_options,
+    with_replay_selection,
 )
 from celery_delayq.cli.commands.dead_letters.tables import DEAD_LETTERS, print_archived
 from celery_delayq.cli.commands.transfer import print_imported, progress_of_report
 from celery_delayq.cli.items import Bar, SelectedKind
+from celery_delayq.cli.search import note_unknown, prepare_search, search_dead_letters
 from celery_delayq.cli.text import shown_id
 from celery_delayq.model.dead_letter import DeadFilter, DeadLetter
 from celery_delayq.model.scheduled import Outcome
@@ -52,38 +53,37 @@ def dead() -> None:
 @command("list", group=dead)
 @with_dead_letter_filter
 @options.number_option("--limit", help=f"Most dead letters to show; {DEFAULT_LIMIT} by default.")
+@options.name_option("--cursor", metavar="CURSOR", help="Show those after this cursor.")
 @options.flag("--all", "all_", help="Show all.")
 @options.json_option
-def list_(delayq: DelayQ, filter: DeadFilter, limit: int | None, all_: bool) -> None:
+def list_(
+    delayq: DelayQ, filter: DeadFilter, limit: int | None, cursor: str | None, all_: bool
+) -> None:
     """Show dead letters, the oldest first.
 
-    Times are local, with their offset. Ids with special characters are quoted for a shell.
+    Times are local, with their offset. Ids with special characters are quoted for a shell. They are
+    shown as they are found; after Ctrl-C it says how to go on.
 
     \b
     Examples:
       celery -A shop delayq dead list
       celery -A shop delayq dead list --task shop.remind --died-from 1h
       celery -A shop delayq dead list --exception ValueError --reason timeout
+      celery -A shop delayq dead list --arg order_id=42 --all
       celery -A shop delayq dead list --all --json | jq -r '.dead_letters[].id'
     """
     if all_ and limit is not None:
         raise click.UsageError("--all shows everything: leave out --limit")
-    found = screen.with_bar(
-        lambda bar: delayq.dead_letters(filter, progress=bar), description="search"
-    )
-    some = found if all_ else islice(found, limit or DEFAULT_LIMIT)
-    if screen.is_json():
-        shown = DEAD_LETTERS.print_json(some)
-    else:
-        shown = DEAD_LETTERS.print_pages(delayq, some)
-    output = screen.console(stderr=screen.is_json())
-    if shown and not all_ and next(found, None) is not None:
-        text = f"{DEAD_LETTERS.number(shown)}, and there are more: give --all or --limit."
-        output.print(text, soft_wrap=True)
-    elif shown and not screen.is_json():
-        output.print(f"{DEAD_LETTERS.number(shown)}.")
-    elif not shown:
-        DEAD_LETTERS.print_none(delayq, filter, stderr=screen.is_json())
+    most = None if all_ else limit or DEFAULT_LIMIT
+    search = search_dead_letters(delayq, DEAD_LETTERS, filter, cursor, most)
+    search.show(delayq, filter, partial(_next_page, filter, limit, all_=all_))
+
+
+def _next_page(filter: DeadFilter, limit: int | None, cursor: str, *, all_: bool) -> str:
+    """Return the command for the next page. Its filter is the same, with absolute times."""
+    words = ["dead list", *options.filter_words(filter)]
+    words += [] if limit is None else [f"--limit {limit}"]
+    return " ".join([*words, *(["--all"] if all_ else []), f"--cursor {cursor}"])
 
 
 @command(group=dead)
@@ -114,7 +114,7 @@ def show(delayq: DelayQ, id: str, queue: str | None) -> bool:
 
 
 @command(group=dead)
-@with_dead_letter_selection
+@with_replay_selection
 @options.with_changes
 @with_replay_options
 def replay(
@@ -135,6 +135,9 @@ def replay(
       celery -A shop delayq dead replay --all --to-queue slow
     """
     how.check(ids=bool(selection.ids))
+    if changes.get("unpickle") and selection.filter.arg is not None:
+        filter = changed(selection.filter, unpickle=True)
+        selection = changed(selection, filter=filter)
     action = _replaying(delayq, changes, how)
     hint = "" if how.to_queue else "; --queue is where it is, --to-queue where it goes"
     return apply(delayq, changed(action, kind=_in_queue(selection, hint)), selection)
@@ -177,9 +180,11 @@ def export(delayq: DelayQ, target: str, filter: DeadFilter) -> None:
       celery -A shop delayq dead export sqlite:///dead.db
     """
     screen.check_queue(delayq, filter.queue)
+    prepare_search(delayq, filter)
     with progress_of_report() as progress:
         report = delayq.export_dead(target, filter, progress=progress)
     print_archived(report, "exported", stderr=target == "-")
+    note_unknown(DEAD_LETTERS, report.unknown)
 
 
 @command("import", group=dead)
@@ -199,8 +204,10 @@ def import_(delayq: DelayQ, source: str | None, filter: DeadFilter, dry_run: boo
       celery -A shop delayq dead import dead.jsonl --dry-run
       celery -A shop delayq dead import postgresql://backup@db/shop
     """
+    prepare_search(delayq, filter)
     with progress_of_report() as progress:
         report = delayq.import_dead(source, filter, dry_run=dry_run, progress=progress)
+    note_unknown(DEAD_LETTERS, report.outcomes["unknown"])
     return print_imported(report, DEAD_LETTERS)
 
 
@@ -227,9 +234,11 @@ def archive(delayq: DelayQ, url: str | None, filter: DeadFilter, older_than: flo
       celery -A shop delayq dead archive postgresql://backup@db/shop --json
     """
     screen.check_queue(delayq, filter.queue)
+    prepare_search(delayq, filter)
     with progress_of_report() as progress:
         report = delayq.archive_dead(url, filter, older_than=older_than or 0.0, progress=progress)
     print_archived(report, "archived")
+    note_unknown(DEAD_LETTERS, report.unknown)
 
 
 def _find(delayq: DelayQ, id: str, queue: str | None, bar: Bar) -> DeadLetter | None:
@@ -263,7 +272,7 @@ def _by_id(delayq: DelayQ, change: Callable[[DeadLetter], Outcome]) -> Callable[
 def _replaying(delayq: DelayQ, changes: Mapping[str, Any], how: ReplayOptions) -> Action:
     """Return the action for a replay (click.UsageError if the ETA has passed)."""
     parts = []
-    if changes:
+    if changes.keys() - {"unpickle"}:
         names = {"args": "arguments", "kwargs": "arguments", "expires": "expiry"}
         shown = dict.fromkeys(names.get(each, each) for each in changes if each != "unpickle")
         parts.append(f"with other {', '.join(shown)}")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
 
 import click
 
@@ -11,6 +12,7 @@ from celery_delayq.cli import complete
 from celery_delayq.cli.options import (
     DurationType,
     TimeType,
+    arg_option,
     argument,
     dry_run_option,
     flag,
@@ -23,8 +25,11 @@ from celery_delayq.cli.options import (
     root_option,
     select,
     task_option,
+    unpickle_option,
 )
 from celery_delayq.model.dead_letter import DeadFilter
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 DEAD_LETTER_ID_HELP = "Id of a dead letter; put -- before one that begins with a dash."
 
@@ -48,28 +53,41 @@ _FILTER_OPTIONS = (
     option("--died-to", type=TimeType("ago"), help="Died at this time or earlier."),
     root_option,
     group_option,
+    arg_option,
 )
 
 #: Adds the options of a dead-letter filter to a command, and passes the filter as ``filter``.
-with_dead_letter_filter = options_as_one_value("filter", DeadFilter, *_FILTER_OPTIONS)
-
-
-#: Adds ids, a filter and their flags to a command, and passes them as ``selection``.
-with_dead_letter_selection = options_as_one_value(
-    "selection",
-    functools.partial(
-        select,
-        DeadFilter,
-        "dead show",
-        "give ids or a filter, or --all for all dead letters of all queues",
-    ),
-    *_FILTER_OPTIONS,
-    argument("ids", "[ID]...", DEAD_LETTER_ID_HELP, nargs=-1),
-    flag("--all", "all_", help="All dead letters of all queues."),
-    dry_run_option,
-    flag("--yes", help="Do not ask."),
-    json_option,
+with_dead_letter_filter = options_as_one_value(
+    "filter", DeadFilter, *_FILTER_OPTIONS, unpickle_option
 )
+
+
+def _with_selection(*options: Callable[[Any], Any]) -> Callable[[F], F]:
+    """Return a decorator that adds ids, a filter and their flags to a command, and passes them as
+    ``selection``.
+    """
+    return options_as_one_value(
+        "selection",
+        functools.partial(
+            select,
+            DeadFilter,
+            "dead show",
+            "give ids or a filter, or --all for all dead letters of all queues",
+        ),
+        *_FILTER_OPTIONS,
+        *options,
+        argument("ids", "[ID]...", DEAD_LETTER_ID_HELP, nargs=-1),
+        flag("--all", "all_", help="All dead letters of all queues."),
+        dry_run_option,
+        flag("--yes", help="Do not ask."),
+        json_option,
+    )
+
+
+with_dead_letter_selection = _with_selection(unpickle_option)
+
+#: The same without ``--unpickle``, which is one of the changes of a replay.
+with_replay_selection = _with_selection()
 
 
 class ReplayOptions(NamedTuple):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from operator import attrgetter
@@ -13,7 +12,8 @@ from rich.text import Text
 from celery_delayq.app import DelayQ
 from celery_delayq.cli import screen
 from celery_delayq.cli.items import Bar, Counts, SelectedKind
-from celery_delayq.cli.text import number_of, shown_id, stamp
+from celery_delayq.cli.search import search_dead_letters
+from celery_delayq.cli.text import argument_texts, number_of, shown_id, stamp
 from celery_delayq.model.dead_letter import DeadFilter, DeadLetter
 from celery_delayq.model.scheduled import Outcome
 from celery_delayq.transfer.results import Archived
@@ -62,10 +62,7 @@ def _fields(dead_letter: DeadLetter) -> Iterator[tuple[str, Any]]:
     values = dead_letter.as_dict()
     for name in ("exception", "error", "retries", "deliveries", "worker", "root_id", "group_id"):
         yield name.replace("_", " "), values[name]
-    for name in ("args", "kwargs"):
-        value = values[name]  # as JSON, the form that replay accepts
-        known = value is not None
-        yield name, json.dumps(value, ensure_ascii=False) if known else values[f"{name}repr"]
+    yield from argument_texts(values)
     if dead_letter.message is None:
         text = repr(dead_letter.dead_lettered.message)[2:-1]
         yield "bytes", _cut(text, MAX_BYTES_CHARACTERS)
@@ -78,8 +75,11 @@ def _cut(text: str, most: int) -> str:
 def _count(delayq: DelayQ, filter: DeadFilter, bar: Bar) -> Counts:
     """Count dead letters by queue and task. Reads every dead letter of the selection."""
     counts = Counts()
-    for each in delayq.dead_letters(filter, progress=bar):
-        counts[each.queue, each.task or "?"] += 1
+    search = search_dead_letters(delayq, DEAD_LETTERS, filter)
+    for page in search.pages(bar):
+        counts.update((each.queue, each.task or "?") for each in page)
+    search.finish()
+    counts.unknown = search.unknown
     return counts
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import pickle
 import time
+from base64 import b64encode
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from threading import Event
@@ -17,7 +19,7 @@ from kombu.exceptions import OperationalError
 
 from celery_delayq import DelayQ, ReasonKind
 from celery_delayq.embedded.rabbitmq import EmbeddedRabbitMQ
-from celery_delayq.errors import NoQueue, NotSupported
+from celery_delayq.errors import ConfigError, InvalidOption, NoQueue, NotSupported
 from celery_delayq.model.dead_letter import DeadFilter
 from celery_delayq.model.envelope import Due
 from celery_delayq.model.scheduled import Outcome
@@ -28,7 +30,8 @@ from celery_delayq.transport.amqp.frames import encoded
 from celery_delayq.transport.amqp.messages import Routed
 from celery_delayq.transport.amqp.sizes import ready_messages
 from tests.integration.conftest import NewRabbitMQ
-from tests.support import TIMEOUT
+from tests.support import TIMEOUT, dead_letters
+from tests.support.cli import CommandLine
 from tests.support.rabbitmq import RabbitMQScene as Scene
 
 
@@ -298,3 +301,145 @@ def test_why_knows_dead_letters_only(scene: Scene, store: Any) -> None:
     with pytest.raises(NotSupported):
         delayq.why("b")
     delayq.close()
+
+
+# -- replays with changes
+
+
+def _got(scene: Scene, queue: str = "orders") -> Any:
+    """Return the next message of a queue."""
+    found: list[Any] = []
+
+    def comes() -> bool:
+        got = Queue(queue)(scene.channel).get(no_ack=True)
+        found.extend([got] if got is not None else [])
+        return bool(found)
+
+    wait_until(comes, TIMEOUT, "the task is in its queue")
+    return found[0]
+
+
+#: Changes of a replay, and what the message then has: its queue, its headers and properties, and
+#: its arguments.
+CHANGES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "nothing": ({}, {}),
+    "args": ({"args": ["b", 2]}, {"args": ["b", 2], "argsrepr": "…"}),
+    "no args": ({"args": []}, {"args": []}),
+    "kwargs": ({"kwargs": {"n": [1, None]}}, {"kwargs": {"n": [1, None]}}),
+    "both": ({"args": [1], "kwargs": {"n": 2}}, {"args": [1], "kwargs": {"n": 2}}),
+    "priority": ({"priority": 7}, {"priority": 7}),
+    "headers": ({"headers": {"tenant": "a", "lang": None}}, {"tenant": "a"}),
+    "expires": ({"expires": 3600}, {}),
+    "no expiry": ({"expires": False}, {"expires": None}),
+    "queue": ({"queue": "slow"}, {"queue": "slow"}),
+    "countdown": ({"countdown": 0.3}, {}),
+    "all": (
+        {"args": [1], "kwargs": {"n": 2}, "priority": 3, "queue": "slow", "countdown": 0.1,
+         "headers": {"tenant": "b"}},
+        {"args": [1], "kwargs": {"n": 2}, "priority": 3, "queue": "slow", "tenant": "b"},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("many", [False, True])
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_replay_makes_the_changes_of_its_message(
+    scene: Scene, store: Any, name: str, many: bool
+) -> None:
+    changes, expected = CHANGES[name]
+    changes, expected = dict(changes), {"args": ["a", ""], "kwargs": {}, **expected}
+    queue = expected.pop("queue", "orders")
+    for each in ("orders", "slow"):
+        Queue(each)(scene.channel).declare()
+    store.ask(
+        lambda stream: stream.add("orders", "a", "why", dead_letters.message("a", "shop.work"))
+    )
+    delayq, began = DelayQ.of(scene.app), time.time()
+
+    if many:
+        countdown = changes.pop("countdown", None)
+        changes["to_queue"] = changes.pop("queue", None)
+        assert delayq.replay_all(task="shop.work", **changes).outcomes == {Outcome.DONE: 1}
+        assert countdown is None or not [*delayq.dead_letters()]
+    else:
+        assert delayq.replay("a", **changes) is Outcome.DONE
+
+    got = _got(scene, queue)
+    assert time.time() - began >= changes.get("countdown", 0)
+    args, kwargs, _ = got.payload
+    found = {**got.properties, **got.headers, "args": args, "kwargs": kwargs}
+    assert {name: found.get(name) for name in expected} == expected
+    assert (found["id"], found["task"], found["retries"]) == ("a", "shop.work", 0)
+    assert (found.get("expires") is not None) == (name == "expires")
+    assert [*delayq.dead_letters()] == []
+
+
+def ship(order: str, note: str) -> None:
+    """Stand for any task."""
+
+
+#: Changes that are refused, and the error; the dead letter stays.
+REFUSED: dict[str, tuple[dict[str, Any], type[Exception]]] = {
+    "args that the task does not take": ({"args": [1, 2, 3]}, ConfigError),
+    "no arguments": ({"args": "b"}, ConfigError),
+    "no JSON": ({"args": [object()], "kwargs": {}}, ConfigError),
+    "priority": ({"priority": 999}, InvalidOption),
+    "Celery's header": ({"headers": {"id": "b"}}, ConfigError),
+    "no queue": ({"queue": "gone"}, NoQueue),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_refused_change_leaves_the_dead_letter(scene: Scene, store: Any, name: str) -> None:
+    changes, error = REFUSED[name]
+    scene.app.task(name="shop.work", shared=False)(ship)
+    Queue("orders")(scene.channel).declare()
+    store.ask(
+        lambda stream: stream.add("orders", "a", "why", dead_letters.message("a", "shop.work"))
+    )
+
+    with pytest.raises(error):
+        DelayQ.of(scene.app).replay("a", **changes)
+
+    assert _ids(store) == ["a"]
+    assert Queue("orders")(scene.channel).get() is None
+
+
+def test_pickled_arguments_are_changed_only_if_they_may_be_decoded(
+    scene: Scene, store: Any
+) -> None:
+    before = json.loads(dead_letters.message("a", "shop.work"))
+    pickled = dead_letters.packed(
+        None, before["headers"], {**before["properties"], "body_encoding": "base64"},
+        **{"content-type": "application/x-python-serialize", "content-encoding": "binary"},
+    )  # fmt: skip
+    body = pickle.dumps((("a",), {}, {}))
+    pickled = json.dumps({**json.loads(pickled), "body": b64encode(body).decode()}).encode()
+    Queue("orders")(scene.channel).declare()
+    store.ask(lambda stream: stream.add("orders", "a", "why", pickled))
+    delayq = DelayQ.of(scene.app)
+
+    assert delayq.replay("a", args=["b"]) is Outcome.UNREADABLE
+    assert delayq.replay("a", args=["b"], unpickle=True) is Outcome.DONE
+
+    got = _got(scene)
+    assert got.content_type == "application/x-python-serialize"
+    assert [*pickle.loads(got.body)[0]] == ["b"]
+
+
+def test_the_command_replays_with_changes(scene: Scene, store: Any) -> None:
+    cli = CommandLine(scene.app)
+    Queue("slow")(scene.channel).declare()
+    for id in ("a", "b"):
+        data = dead_letters.message(id, "shop.work")
+        store.ask(lambda stream, id=id, data=data: stream.add("orders", id, "why", data))
+    changes = ["--args", '["new"]', "--priority", "3", "--header", "tenant=t", "--to-queue", "slow"]
+
+    assert cli("dead", "replay", "a", *changes).code == 0
+    assert cli("dead", "replay", "--arg", "0=b", "--yes", *changes).code == 0
+
+    for id in ("a", "b"):
+        got = _got(scene, "slow")
+        assert (got.headers["id"], got.headers["tenant"]) == (id, "t")
+        assert (got.payload[0], got.properties["priority"]) == (["new"], 3)
+    assert _ids(store) == []
