@@ -34,6 +34,7 @@ from celery_delayq.app import DelayQ
 from celery_delayq.cli.text import stamp
 from celery_delayq.errors import ConfigError
 from celery_delayq.integration.send_task import imported_tasks
+from celery_delayq.model.dead_letter import DeadFilter
 from celery_delayq.model.scheduled import Filter, moment
 from celery_delayq.periodic.schedules import clocked
 from celery_delayq.periodic.serialization import describe
@@ -267,6 +268,13 @@ def note_unknown_queue(delayq: DelayQ, queue: str | None, *, stderr: bool = Fals
     """Print a note about a queue that may be a typo."""
     if problem := unknown_queue(delayq, queue):
         console(stderr=stderr).print(Text(f"There is {problem}"))
+
+
+def note_unknown_names(delayq: DelayQ, filter: Filter | DeadFilter) -> None:
+    """Print notes about the queue and the task of a filter that may be typos."""
+    note_unknown_queue(delayq, filter.queue, stderr=True)
+    if filter.task is not None:
+        note_unknown_task(delayq, filter.task)
 
 
 def known_tasks(delayq: DelayQ) -> set[str] | None:

@@ -140,7 +140,7 @@ class Schedule:
         limit: int = 100,
         cursor: str | None = None,
         **fields: Unpack[FilterFields],
-    ) -> Page:
+    ) -> Page[ScheduledTask]:
         """Return a page of scheduled tasks in the order of their due times.
 
         A task that is added or removed between two pages may be missing. Every other task appears

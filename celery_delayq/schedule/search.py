@@ -27,14 +27,14 @@ def search_of(session: Session, filter: Filter) -> ArgumentSearch | None:
 
 def found_page(
     session: Session, filter: Filter, limit: int, after: Cursor | None, most: int = 0
-) -> Page:
+) -> Page[ScheduledTask]:
     """Return a page of the schedule.
 
     With arguments, entries are read until *limit* of them match, or *most* or more are read; 0
     reads once.
     """
     search = search_of(session, filter)
-    found = Page([], None)
+    found: Page[ScheduledTask] = Page([], None)
     while True:
         rest = limit - len(found)
         read = partial(
@@ -57,7 +57,7 @@ def found_page(
 def all_found(session: Session, filter: Filter, size: int) -> Iterator[ScheduledTask]:
     """Return an iterator over all entries; pages of *size* are read, the first one at once."""
 
-    def rest(page: Page) -> Iterator[ScheduledTask]:
+    def rest(page: Page[ScheduledTask]) -> Iterator[ScheduledTask]:
         yield from page
         while page.cursor is not None:
             page = found_page(session, filter, size, Cursor.unpack(page.cursor, filter))

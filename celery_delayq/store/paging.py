@@ -141,7 +141,7 @@ def read_page(
     after: Cursor | None,
     renames: Renames = NO_RENAMES,
     search: ArgumentSearch | None = None,
-) -> Page:
+) -> Page[ScheduledTask]:
     """Return a page merged from all queues: sorted by due, then by queue and name.
 
     With *search*, up to :data:`SEARCH_ENTRIES` are read, and those that match are returned.

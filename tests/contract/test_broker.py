@@ -20,7 +20,7 @@ from celery.schedules import crontab
 from kombu import Connection, Consumer, Exchange, Queue
 
 from celery_delayq import DelayQ, Limit
-from celery_delayq.errors import NotSupported, QueueFull
+from celery_delayq.errors import InvalidCursor, NotSupported, QueueFull
 from celery_delayq.model import envelope
 from celery_delayq.model.broker import Deliveries
 from celery_delayq.model.dead_letter import DeadFilter, pack_details
@@ -303,6 +303,36 @@ def test_dead_letters_are_read_replayed_and_purged(scene: Scene) -> None:
     assert dead_letters.purge_all(DeadFilter(), everything=True).done == 3
     assert scene.dead_letters() == []
     assert not scene.has_more()
+
+
+def test_dead_letters_are_searched_page_by_page(scene: Scene) -> None:
+    dead_letters = scene.delayq.dead_letters
+    for id in ("a", "b", "c", "d"):
+        scene.send(id)
+    for message in scene.receive(4):
+        message.reject()
+
+    fields: Any
+    for fields, wanted in (({}, ["a", "b", "c", "d"]), ({"arg": {"0": "c"}}, ["c"])):
+        found: list[str] = []
+        cursor: str | None = None
+        for _ in range(6):
+            page = dead_letters.list(limit=1, cursor=cursor, **fields)
+            found += [each.id for each in page]
+            cursor = page.cursor
+            if cursor is None:
+                break
+        assert found == wanted
+        assert [each.id for each in dead_letters(**fields)] == wanted
+    with pytest.raises(InvalidCursor):
+        dead_letters.list(limit=1, cursor="nonsense")
+    assert dead_letters.count(arg={"0": "c"}) == 1
+    assert dead_letters.replay_all(arg={"0": "a"}, args=["new"]).outcomes == {Outcome.DONE: 1}
+    [replayed] = scene.receive()
+    assert (replayed.headers["id"], replayed.payload[0]) == ("a", ["new"])
+    replayed.ack()
+    assert dead_letters.purge_all(arg={"0": "b"}).done == 1
+    assert [each.id for each in dead_letters()] == ["c", "d"]
 
 
 # -- calls that need Redis

@@ -226,6 +226,20 @@ def test_the_store_of_a_single_redis_is_refused(app: Celery) -> None:
         _ = DelayQ.of(app).store
 
 
+@pytest.mark.parametrize("arg", [None, {"1": ""}])
+def test_pages_of_dead_letters_lead_over_all_hash_tags(
+    app: Celery, arg: dict[str, str] | None
+) -> None:
+    delayq, found, cursor = DelayQ.of(app), list[str](), None
+    for _ in range(ALL):
+        page = delayq.list_dead(limit=1, cursor=cursor, arg=arg)
+        found += [each.id for each in page]
+        cursor = page.cursor
+
+    assert cursor is None
+    assert sorted(found) == sorted(DEAD)
+
+
 async def _result(called: Any) -> Any:
     if isinstance(called, AsyncIterator):
         return [each async for each in called]

@@ -169,11 +169,13 @@ def _show_page(
         (HELD if held else ENTRIES).print_number(delayq, filter, len(page))
 
 
-def _page(delayq: DelayQ, filter: Filter, limit: int, cursor: str | None) -> Page:
+def _page(delayq: DelayQ, filter: Filter, limit: int, cursor: str | None) -> Page[ScheduledTask]:
     return delayq.list(filter, limit=limit, cursor=cursor)
 
 
-def _held_page(delayq: DelayQ, filter: Filter, limit: int, cursor: str | None) -> Page:
+def _held_page(
+    delayq: DelayQ, filter: Filter, limit: int, cursor: str | None
+) -> Page[ScheduledTask]:
     """Return a page of held entries, which are due. With a cursor it may have fewer than *limit*
     entries: where most entries that are due are not held.
     """

@@ -68,6 +68,8 @@ def export(delayq: DelayQ, target: str, filter: Filter, prune: bool) -> bool:
     else:
         _print_exported(report, prune=prune, stderr=to_stdout)
     note_unknown(ENTRIES, report.unknown)
+    if not report.entries:
+        screen.note_unknown_names(delayq, filter)
     return not report.left_out
 
 
@@ -106,6 +108,8 @@ def import_(
     with progress_of_report() as show:
         report = delayq.import_from(source, filter, overdue=overdue, dry_run=dry_run, progress=show)
     note_unknown(ENTRIES, report.outcomes["unknown"])
+    if report.looked == report.outcomes["filtered"]:
+        screen.note_unknown_names(delayq, filter)
     return print_imported(report, ENTRIES)
 
 

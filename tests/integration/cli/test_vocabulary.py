@@ -7,6 +7,7 @@ import re
 import subprocess
 from datetime import datetime, timedelta, timezone
 from importlib.metadata import version
+from pathlib import Path
 
 import pytest
 from celery import Celery
@@ -60,6 +61,10 @@ NAMES = {
     "dead replay nothing --to-queue blils": QUEUE,
     "export - --queue blils": QUEUE,
     "dead export - --queue blils": QUEUE,
+    "import @ --queue blils": QUEUE,
+    "dead import @ --queue blils": QUEUE,
+    "periodic add each shop.mail --every 60 --queue blils": QUEUE,
+    "periodic update here --queue blils": QUEUE,
     "fsck --queue blils": QUEUE,
     "compat --queue blils": QUEUE,
     "rename a b --queue blils --yes": QUEUE,
@@ -71,6 +76,15 @@ NAMES = {
     "reschedule --task shop.mial --in 60 --yes": TASK.format(""),
     "dead list --task shop.mial": TASK.format(""),
     "dead replay --task shop.mial --yes": TASK.format(""),
+    "dead purge --task shop.mial --yes": TASK.format(""),
+    "cancel --task shop.mial --yes": TASK.format(""),
+    "run-now --task shop.mial --yes": TASK.format(""),
+    "export - --task shop.mial": TASK.format(""),
+    "import @ --task shop.mial": TASK.format(""),
+    "dead export - --task shop.mial": TASK.format(""),
+    "dead archive sqlite:///@.db --task shop.mial": TASK.format(""),
+    "dead import @ --task shop.mial": TASK.format(""),
+    "periodic update here --task shop.mial": TASK.format(""),
     "periodic add each shop.mial --every 60": TASK.format(""),
     "pause --task shop.mial": TASK.format(", and none is scheduled"),
     "rename shop.mial b --yes": TASK.format(", and none is scheduled"),
@@ -82,11 +96,14 @@ NAMES = {
 
 @pytest.mark.parametrize("given", NAMES)
 def test_a_wrong_queue_or_task_names_a_similar_one(
-    app: Celery, cli: CommandLine, given: str
+    app: Celery, cli: CommandLine, delayq: DelayQ, tmp_path: Path, given: str
 ) -> None:
     app.send_task("shop.bill", countdown=60, queue="bills")
+    delayq.periodic.add("here", 60.0, "shop.bill")
+    export = delayq.export_dead if given.startswith("dead") else delayq.export_to
+    export(tmp_path / "exported")
 
-    ran = cli(*given.split())
+    ran = cli(*given.replace("@", str(tmp_path / "exported")).split())
 
     assert NAMES[given] in " ".join((ran.out + ran.err).split())
 

@@ -29,6 +29,7 @@ from celery_delayq.cli.search import note_unknown, prepare_search, search_dead_l
 from celery_delayq.cli.text import shown_id
 from celery_delayq.model.dead_letter import DeadFilter, DeadLetter
 from celery_delayq.model.scheduled import Outcome
+from celery_delayq.transfer.results import Archived
 from celery_delayq.utils.text import span, spelled
 
 #: Number of dead letters that are shown by default.
@@ -184,7 +185,7 @@ def export(delayq: DelayQ, target: str, filter: DeadFilter) -> None:
     with progress_of_report() as progress:
         report = delayq.export_dead(target, filter, progress=progress)
     print_archived(report, "exported", stderr=target == "-")
-    note_unknown(DEAD_LETTERS, report.unknown)
+    _note_left_out(delayq, filter, report)
 
 
 @command("import", group=dead)
@@ -208,6 +209,8 @@ def import_(delayq: DelayQ, source: str | None, filter: DeadFilter, dry_run: boo
     with progress_of_report() as progress:
         report = delayq.import_dead(source, filter, dry_run=dry_run, progress=progress)
     note_unknown(DEAD_LETTERS, report.outcomes["unknown"])
+    if report.looked == report.outcomes["filtered"]:
+        screen.note_unknown_names(delayq, filter)
     return print_imported(report, DEAD_LETTERS)
 
 
@@ -238,7 +241,14 @@ def archive(delayq: DelayQ, url: str | None, filter: DeadFilter, older_than: flo
     with progress_of_report() as progress:
         report = delayq.archive_dead(url, filter, older_than=older_than or 0.0, progress=progress)
     print_archived(report, "archived")
+    _note_left_out(delayq, filter, report)
+
+
+def _note_left_out(delayq: DelayQ, filter: DeadFilter, report: Archived) -> None:
+    """Print how many dead letters could not be judged, and names that may be typos."""
     note_unknown(DEAD_LETTERS, report.unknown)
+    if not report.dead_letters:
+        screen.note_unknown_names(delayq, filter)
 
 
 def _find(delayq: DelayQ, id: str, queue: str | None, bar: Bar) -> DeadLetter | None:

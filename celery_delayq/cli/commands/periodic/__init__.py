@@ -168,6 +168,7 @@ def add(delayq: DelayQ, name: str, task: str, given: dict[str, Any], replace: bo
     """
     if "schedule" not in given:
         raise click.UsageError("give one of --every, --crontab, --rrule, --at and --solar")
+    screen.note_unknown_queue(delayq, given.get("queue"), stderr=True)
     now = screen.now_of(delayq)  # outside _wrong_use: errors of Redis or the app are not wrong use
     with _wrong_use():
         try:
@@ -215,6 +216,7 @@ def update(
     if task is not None:
         given["task"] = task
         screen.note_unknown_task(delayq, task)
+    screen.note_unknown_queue(delayq, given.get("queue"), stderr=True)
     if changed := {each: given.pop(each) for each in TASK_OPTIONS if each in given}:
         options = {**entry.definition.options, **changed}
         given["options"] = {key: value for key, value in options.items() if value is not None}
