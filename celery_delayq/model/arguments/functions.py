@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 
@@ -15,6 +16,6 @@ def option_of(task: Any, name: str) -> Any:
     if value is None or getattr(value, "__self__", None) is not task:
         return value
     function = getattr(value, "__func__", value)
-    code = getattr(function, "__code__", None)
+    code = getattr(inspect.unwrap(function), "__code__", None)
     is_method = code is None or (code.co_argcount and code.co_varnames[0] == "self")
     return value if is_method else function

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import partial
+from functools import partial, wraps
 from typing import Any
 
 import pytest
@@ -28,6 +28,26 @@ class Method(Task):
 
     prefix = "order"
 
+    def unique_key(self, order_id: int, **_: Any) -> str:
+        return f"{self.prefix} {order_id}"
+
+
+def decorated(function: Any) -> Any:
+    """Return a function that hides what another function takes."""
+
+    @wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    return call
+
+
+class Decorated(Task):
+    """A task class with a decorated method."""
+
+    prefix = "order"
+
+    @decorated
     def unique_key(self, order_id: int, **_: Any) -> str:
         return f"{self.prefix} {order_id}"
 
@@ -78,6 +98,7 @@ class Derived(Method):
 WAYS: dict[str, dict[str, Any]] = {
     "template": {"unique_key": "order {order_id}"},
     "function": {"unique_key": key_of_order},
+    "decorated": {"unique_key": decorated(key_of_order)},
     "lambda": {"unique_key": lambda order_id, **_: f"order {order_id}"},
     "lambda of any": {"unique_key": lambda *args, **_: key_of_order(*args)},
     "static": {"unique_key": staticmethod(key_of_order)},
@@ -88,7 +109,16 @@ WAYS: dict[str, dict[str, Any]] = {
     },
     **{
         f"class, {kind.__name__}": {"base": kind}
-        for kind in (Method, ClassMethod, StaticMethod, Assigned, Lambda, AnyArguments, Derived)
+        for kind in (
+            Method,
+            Decorated,
+            ClassMethod,
+            StaticMethod,
+            Assigned,
+            Lambda,
+            AnyArguments,
+            Derived,
+        )
     },
 }
 
