@@ -404,7 +404,7 @@ class DeadLetters:
         """
         if filter is not None and to_queue is None:
             to_queue = fields.pop("queue", None)
-        given: DeadFilterFields = {**fields}
+        given: dict[str, Any] = {**fields}
         if unpickle and fields.get("arg") is not None:
             given["unpickle"] = True
         filter = filter_of(DeadFilter, filter, given, DeadLetters.replay_all)

@@ -9,12 +9,13 @@ from kombu.serialization import prepare_accept_content
 
 from celery_delayq.model.arguments.search import ArgumentSearch
 from celery_delayq.model.compat import ALWAYS_ACCEPTED
+from celery_delayq.model.dead_letter import DeadFilter
 from celery_delayq.model.scheduled import Cursor, Filter, Page, ScheduledTask
 from celery_delayq.store.paging import read_page
 from celery_delayq.store.session import Session
 
 
-def search_of(session: Session, filter: Filter) -> ArgumentSearch | None:
+def search_of(session: Session, filter: Filter | DeadFilter) -> ArgumentSearch | None:
     """Return the search for the arguments of a filter; None if the filter has none."""
     if filter.arg is None:
         return None

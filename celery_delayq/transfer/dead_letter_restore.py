@@ -94,7 +94,7 @@ def import_dead(
 
 def _selected(
     rows: Sequence[DeadLetterRow], search: DeadLetterSearch, report: Imported
-) -> Sequence[DeadLetterRow]:
+) -> list[DeadLetterRow]:
     """Return the rows with the arguments of a search. The report counts all others."""
     before = search.unknown
     found = [row for row in rows if search.selects(row.dead_letter)]

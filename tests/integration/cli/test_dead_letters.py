@@ -95,7 +95,6 @@ def test_dead_letters_beyond_the_limit_are_counted(cli: CommandLine, delayq: Del
         assert more in ran.out
         told = cli("dead", "list", *options, "--json")
         assert len(told.json["dead_letters"]) == number
-        assert told.json["cursor"] in ran.out
         rest = cli(*shlex.split(ran.out.rpartition("more: ")[2]), "--all", "--json")
         assert rest.code == (2 if options else 0)  # --all goes without --limit
         rest = cli("dead", "list", "--all", "--json", "--cursor", told.json["cursor"])
