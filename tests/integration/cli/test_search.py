@@ -333,7 +333,7 @@ def with_order(number: int) -> bytes:
     """Return the stored bytes of a dead letter; odd ones are of order 1."""
     sent = message(f"id-{number:05}", "shop.remind")
     sent = sent.replace(b'"[[', b'"[[%d, ' % (number % 2))
-    return stored(number + 1, "it failed", sent, details())
+    return stored(number + 1, "it failed", sent, details(traceback=""))
 
 
 @pytest.mark.parametrize("given", [[], ["--json"]])

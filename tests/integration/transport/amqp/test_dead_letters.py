@@ -341,7 +341,7 @@ CHANGES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("many", [False, True])
+@pytest.mark.parametrize("many", [False, pytest.param(True, marks=pytest.mark.full)])
 @pytest.mark.parametrize("name", CHANGES)
 def test_a_replay_makes_the_changes_of_its_message(
     scene: Scene, store: Any, name: str, many: bool
