@@ -328,7 +328,7 @@ CHANGES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "kwargs": ({"kwargs": {"n": [1, None]}}, {"kwargs": {"n": [1, None]}}),
     "both": ({"args": [1], "kwargs": {"n": 2}}, {"args": [1], "kwargs": {"n": 2}}),
     "priority": ({"priority": 7}, {"priority": 7}),
-    "headers": ({"headers": {"tenant": "a", "lang": None}}, {"tenant": "a"}),
+    "headers": ({"headers": {"tenant": "a", "flow": None}}, {"tenant": "a", "flow": None}),
     "expires": ({"expires": 3600}, {}),
     "no expiry": ({"expires": False}, {"expires": None}),
     "queue": ({"queue": "slow"}, {"queue": "slow"}),
@@ -352,7 +352,9 @@ def test_a_replay_makes_the_changes_of_its_message(
     for each in ("orders", "slow"):
         Queue(each)(scene.channel).declare()
     store.ask(
-        lambda stream: stream.add("orders", "a", "why", dead_letters.message("a", "shop.work"))
+        lambda stream: stream.add(
+            "orders", "a", "why", dead_letters.message("a", "shop.work", flow="x")
+        )
     )
     delayq, began = DelayQ.of(scene.app), time.time()
 
