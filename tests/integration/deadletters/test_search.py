@@ -247,7 +247,7 @@ def test_the_first_ones_come_before_all_are_read(
     delayq: DelayQ, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pages: list[int] = []
-    places = DeadLetterStore.places
+    places: Any = DeadLetterStore.places
 
     def counting(*args: Any, **kwargs: Any) -> Any:
         for page in places(*args, page=10, **kwargs):
