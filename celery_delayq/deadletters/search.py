@@ -20,7 +20,7 @@ T = TypeVar("T")
 #: Called with the number of dead letters to read (None if unknown), and the number read so far.
 Progress = Callable[[int | None, int], object]
 
-#: Most dead letters that are read for one page of :meth:`DeadLetters.list`.
+#: Most dead letters that are read for one page of ``delayq.list_dead``.
 MAX_SEARCHED = 10_000
 
 #: Dead letters after which :data:`Progress` is called.

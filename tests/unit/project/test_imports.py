@@ -60,6 +60,8 @@ SENDING = {
     "celery_delayq.integration.replace",
     "celery_delayq.integration.send_task",
     "celery_delayq.model",
+    "celery_delayq.model.arguments",
+    "celery_delayq.model.arguments.functions",
     "celery_delayq.model.context",
     "celery_delayq.model.context.trace_context",
     "celery_delayq.model.envelope",
