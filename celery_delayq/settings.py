@@ -95,32 +95,31 @@ class Settings:
     #: Whether a process that consumes also promotes due entries.
     dispatch: bool = _on_redis(True)
 
-    #: Longest time between two looks at the schedule, in seconds. The longest delay by a lost
-    #: wake-up.
+    #: Seconds between two looks at the schedule: the longest delay by a lost wake-up.
     dispatch_interval: float = _on_redis(_seconds(1.0, 0.01, 1.0))
 
-    #: Most entries that one script call promotes. More than 50 count as 50, because other clients
-    #: wait for the call.
+    #: Most entries that one script call promotes; at most 50, since other clients wait.
     dispatch_batch: int = _on_redis(_whole(50, 1, 1000))
 
-    #: Seconds between two readings of the registry of queues and their priority steps.
+    #: Seconds between two readings of the registry of queues and priority steps.
     registry_refresh: float = _on_redis(_seconds(30.0, 1.0, 3600.0))
 
-    #: Shorter delays skip the schedule, and the worker waits for them. In seconds.
+    #: Shorter delays, in seconds, skip the schedule: the worker waits. Same in all processes.
     min_delay: float = _seconds(0.0, 0.0, 60.0)
 
-    #: Seconds without a lease heartbeat after which other processes get the messages of a process.
+    #: Seconds without a lease heartbeat after which others get the messages of a process.
     lease: float = _on_redis(_seconds(30.0, 1.0, 86_400.0))
 
     #: After this number of deaths of its worker a task is delivered alone; the next death makes it
     #: a dead letter. 0: no limit.
     max_deliveries: int = _whole(5, 0, 1_000_000)
 
-    #: Longest wait of an idle consumer between two looks at its ready lists, in seconds. Below the
-    #: default, the consumer polls its ready lists and does not wait for a dispatcher's wake-up.
+    #: Seconds between two looks of an idle consumer at its ready lists. Below the default, the
+    #: consumer polls and waits for no wake-up.
     block_timeout: float = _on_redis(_seconds(1.05, 0.01, 1.05))
 
-    #: Number of replicas that must have a message before a publish returns (``WAIT``).
+    #: Replicas that must have a message before a publish returns (``WAIT``), else it raises
+    #: ``NotReplicated``.
     wait_replicas: int = _on_redis(_whole(0, 0, 100))
 
     #: Seconds to wait for these replicas.
@@ -129,49 +128,48 @@ class Settings:
     #: Most entries of a queue that become ready per second. 0: no limit.
     promote_rate: float = _on_redis(_number("a number", 0.0, 0.0, 1_000_000.0))
 
-    #: Most ready messages of a queue. Further entries stay scheduled. 0: no limit.
+    #: Most ready messages of a queue; others stay scheduled. 0: no limit.
     max_ready: int = _on_redis(_whole(0, 0, 1_000_000_000))
 
-    #: Most scheduled entries of a queue. Further entries raise ``QueueFull``. 0: no limit.
+    #: Most scheduled entries of a queue; others raise ``QueueFull``. 0: no limit.
     max_scheduled: int = _on_redis(_whole(0, 0, 1_000_000_000))
 
-    #: Whether a task that failed for good becomes a dead letter. Rejected messages always do.
+    #: Whether tasks that failed for good become dead letters. Rejected messages always do.
     dead_letters: bool = True
 
     #: Seconds for which dead letters are kept. 0: forever.
     dead_letters_age: float = _seconds(7_776_000.0, 0.0, 3_153_600_000.0)
 
-    #: Most dead letters of a queue. The oldest are dropped first. 0: no limit.
+    #: Most dead letters of a queue; the oldest are dropped. 0: no limit.
     dead_letters_max: int = _on_redis(_whole(100_000, 0, 1_000_000_000))
 
-    #: SQLAlchemy URL of the database to which workers move dead letters. Empty: none.
+    #: SQLAlchemy URL of the database to which workers move dead letters.
     dead_letters_archive: str = _on_redis(field(default="", repr=False))
 
-    #: Age at which workers move dead letters to the database, in seconds.
+    #: Age of dead letters, in seconds, at which workers move them.
     dead_letters_archive_after: float = _on_redis(_seconds(3600.0, 0.0, 3_153_600_000.0))
 
-    #: Approximate number of kept runs of all queues. The oldest are dropped first. 0: none.
+    #: Kept runs of all queues, about; the oldest are dropped. 0: none.
     history: int = _on_redis(_whole(0, 0, 100_000_000))
 
     #: Absolute path of a file that the worker's loop touches every second, for liveness probes.
-    #: Empty: none. Celery's ``%n`` (node), ``%h`` (node and host) and ``%d`` (domain) are replaced.
+    #: With Celery's ``%n`` (node), ``%h`` (node and host), ``%d`` (domain).
     liveness_file: str = _text("", r"|/[^\0]*[^/\0]", "the absolute path of a file")
 
     #: Seconds for which Redis remembers a revoked id.
     revoke_expires: float = _on_redis(_seconds(86_400.0, 1.0, 31_536_000.0))
 
-    #: Redis Cluster: number of hash tags over which queues are spread. It cannot change later.
+    #: Redis Cluster: hash tags over which queues are spread. It cannot change later.
     cluster_tags: int = _on_redis(_whole(12, 1, 1024))
 
-    #: RabbitMQ: the shortest delay and the step of all delays, in seconds. The same in all
-    #: processes.
+    #: RabbitMQ: the step of delays and the shortest one, in seconds.
     unit: float = _on_rabbitmq(_seconds(0.025, 0.005, 60.0))
 
-    #: RabbitMQ: the longest delay, in seconds. Longer delays are refused. 0: the longest possible
-    #: one, which is 4^16 - 1 units, 3.4 years with the default unit.
+    #: RabbitMQ: longest delay, in seconds; longer ones are refused. 0: 4^16 - 1 units, 3.4 years
+    #: with the default unit.
     max_delay: float = _on_rabbitmq(_seconds(0.0, 0.0, 3_153_600_000.0))
 
-    #: RabbitMQ: first word of the names of all exchanges and queues of this package.
+    #: RabbitMQ: first word of the names of this package's exchanges and queues.
     prefix: str = _on_rabbitmq(
         _text(
             "delayq",
@@ -180,17 +178,17 @@ class Settings:
         )
     )
 
-    #: RabbitMQ: the type of the queues in which messages wait, ``quorum`` or ``classic``.
+    #: RabbitMQ: type of the delay queues: ``quorum`` or ``classic``.
     queue_type: str = _on_rabbitmq(_text("quorum", "quorum|classic", "'quorum' or 'classic'"))
 
-    #: RabbitMQ: most messages of one delay queue. A full queue refuses messages. 0: no limit.
+    #: RabbitMQ: most messages of one delay queue; a full one refuses. 0: no limit.
     max_length: int = _on_rabbitmq(_whole(0, 0, 1_000_000_000))
 
-    #: RabbitMQ: whether to declare exchanges and queues, or only to check that they exist.
+    #: RabbitMQ: whether to declare exchanges and queues, or only to check them.
     declare: bool = _on_rabbitmq(True)
 
-    #: Limits by queue: a mapping with ``promote_rate``, ``max_ready``, ``max_scheduled``,
-    #: ``dead_letters_age`` and ``dead_letters_max`` of the queue.
+    #: ``promote_rate``, ``max_ready``, ``max_scheduled``, ``dead_letters_age``,
+    #: ``dead_letters_max`` by queue: ``{"mail": {"max_ready": 100}}``.
     queues: Mapping[str, Limits] = _on_redis(field(default_factory=dict, hash=False))
 
     def limits(self, queue: str) -> Limits:

@@ -55,122 +55,115 @@ def _seconds(name: str, help: str) -> MetricInfo:
 COUNTERS = {
     "accepted": "Messages that came into the queue.",
     "promoted": "Entries moved from scheduled to ready.",
-    "acked": "Messages that are finished, without those that their retry has replaced.",
-    "retried": "Messages that their retry has replaced.",
-    "redelivered": "Messages that are ready again after a lease.",
-    "cancelled": "Messages that were cancelled.",
-    "replaced": "Messages that another one with their unique key has replaced.",
+    "acked": "Finished messages, without retried ones.",
+    "retried": "Messages replaced by their retry, and still present.",
+    "redelivered": "Messages that are ready, or quarantined, again after a lease.",
+    "cancelled": "Cancelled messages.",
+    "replaced": "Messages replaced by another one with their unique key.",
     "moved": "Messages whose retry went to another queue.",
     "replayed": "Dead letters that are scheduled or ready again.",
-    "purged": "Messages that were purged.",
-    "taken": "Ready messages that were taken by others, such as stock workers.",
-    "aside": "Dead letters that were not present: acknowledged before, or of no queue.",
+    "purged": "Purged messages.",
+    "taken": "Ready messages taken by others, such as stock workers.",
+    "aside": "Dead letters of messages that were acknowledged before, or in no queue.",
 }
 
 METRICS: tuple[MetricInfo, ...] = (
     _gauge(
         "up",
-        help="1 if the broker answered this scrape, else 0; then most metrics are left out. While "
-        "a master of a Redis Cluster is away it is 0 too, and only its queues are left out.",
+        help="1 if the broker, and each master of a Redis Cluster, answered this scrape, else 0.",
         on_rabbitmq=True,
     ),
     _gauge(
         "last_success_timestamp_seconds",
-        help="When the broker answered a scrape last, by the exporter's clock.",
+        help="Last answered scrape, by the exporter's clock.",
         on_rabbitmq=True,
     ),
     _gauge(
         "scrape_duration_seconds",
-        help="How long the broker was asked for this scrape.",
+        help="Duration of this scrape.",
         on_rabbitmq=True,
     ),
     _gauge(
         "build_info",
         "version",
         "broker",
-        help="Always 1; the labels have the version of celery_delayq and the kind of broker.",
+        help="Always 1; the labels say the version and the kind of broker.",
         on_rabbitmq=True,
     ),
     _gauge(
         "entries",
         "queue",
         "state",
-        help=f"Entries by state: {', '.join(STATES)}; each is in one of them; leased "
-        "ones are counted a moment after the others.",
+        help=f"Entries by state: {', '.join(STATES)}. Each is in one state.",
         on_rabbitmq=True,
     ),
     _gauge(
         "scheduled_entries",
         "queue",
         "task",
-        help="Scheduled, paused and held entries of the largest tasks; the others are "
-        f"'{OTHER_TASKS}'.",
+        help=f"Scheduled, paused and held entries by task; rare tasks are '{OTHER_TASKS}'.",
     ),
     _gauge(
         "ready_entries",
         "queue",
         "task",
-        help=f"Ready messages of the largest tasks; the others are '{OTHER_TASKS}'. An estimate by "
-        "sample where a queue has more than 1000 of one priority.",
+        help=f"Ready messages by task; rare tasks are '{OTHER_TASKS}'. An estimate above 1000.",
     ),
     _gauge(
         "overdue_entries",
         "queue",
-        help="Scheduled entries whose due time has passed, without paused and held ones.",
+        help="Scheduled entries, not paused or held, whose due time has passed.",
     ),
     _gauge(
         "oldest_due_age_seconds",
         "queue",
-        help="How long ago the longest waiting task was due: the first overdue entry, or a "
-        "message to be taken next; 0 where none waits or the queue is paused.",
+        help="How long ago the longest waiting overdue or ready task was due; 0 if paused or none.",
     ),
     _gauge(
         "next_due_timestamp_seconds",
         "queue",
-        help="When the first entry is due, by Redis' clock; absent where nothing is scheduled.",
+        help="When the first entry is due; absent if nothing is scheduled.",
     ),
     _gauge(
         "held_entries",
         "queue",
         "waits_for",
-        help="Held entries that more workers could run now ('worker'), and those that their limit "
-        "does not allow now ('limit'); absent without limits. An estimate by sample where more "
-        "than 500 lanes may go.",
+        help="Held entries that more workers could run now ('worker'), or that their limit does "
+        "not allow now ('limit'). An estimate above 500 lanes.",
     ),
-    _gauge("limit_held", "limit", help="Held entries of all lanes of a limit."),
-    _gauge("limit_used", "limit", help="Messages of all lanes of a limit that workers have."),
+    _gauge("limit_held", "limit", help="Held entries of a limit."),
+    _gauge("limit_used", "limit", help="Leased messages of a limit."),
     _gauge(
         "limit_allowed",
         "limit",
-        help="Most messages of one lane that workers may have; absent without a concurrency.",
+        help="Most leased messages of one lane; absent without a concurrency.",
     ),
     _gauge("queue_paused", "queue", help="1 if the queue is paused, else 0."),
     _gauge(
         "leasing_processes",
         "queue",
-        help="Processes that have messages of the queue and extend their leases.",
+        help="Processes with leased messages of the queue.",
     ),
     _gauge(
         "schedule_memory_bytes",
         "queue",
-        help="Memory of the schedule, by samples (MEMORY USAGE); absent where Redis refuses it.",
+        help="Memory of the schedule, by samples; absent if Redis refuses MEMORY USAGE.",
     ),
     _gauge(
         "redis_memory_used_bytes",
-        help="Memory that Redis uses; absent where Redis refuses INFO.",
+        help="Memory that Redis uses; absent if Redis refuses INFO.",
     ),
     _gauge(
         "redis_memory_max_bytes",
-        help="The limit of Redis' memory, 0 for none; absent where Redis refuses INFO.",
+        help="Limit of Redis' memory, 0: none; absent if Redis refuses INFO.",
     ),
     _gauge(
         "last_dispatch_timestamp_seconds",
-        help="When a dispatcher last moved something or found nothing to move, by Redis' clock; "
-        "at most 5 s old while one works.",
+        help="Last work of a dispatcher, by Redis' clock; at most 5 s old while one works.",
     ),
     _gauge(
         "clock_skew_seconds",
-        help="By how much the exporter's clock is ahead of Redis' clock.",
+        help="Exporter's clock minus Redis' clock.",
     ),
     _gauge(
         "periodic_entries",
@@ -181,7 +174,7 @@ METRICS: tuple[MetricInfo, ...] = (
     *(_total(name, text, "queue") for name, text in COUNTERS.items()),
     _total(
         "dead_lettered",
-        f"Messages that became dead letters: {', '.join(REASONS)}.",
+        f"Dead letters by reason: {', '.join(REASONS)}.",
         "queue",
         "reason",
     ),

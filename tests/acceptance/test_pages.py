@@ -14,7 +14,7 @@ from tests.support.page_blocks import PAGES, ROOT, all_blocks, blocks_of
 #: Pages with blocks that are run here.
 RUN = [page for page in PAGES if any(not (each.not_run or each.run_by) for each in blocks_of(page))]
 #: Pages with blocks that need RabbitMQ.
-WITH_RABBITMQ = {"rabbitmq", "testing"}
+WITH_RABBITMQ = {"rabbitmq"}
 #: Least number of blocks for each one with `not run:`.
 LEAST_BLOCKS_PER_NOT_RUN = 10
 

@@ -1,4 +1,4 @@
-"""Print as JSON the differences in Celery after each step of installing. Run as a program."""
+"""Print the differences in Celery after each step of installing, as JSON. A program."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Run ``celery -A app delayq …`` inside the test process, on a real app and a real Redis."""
+"""Run ``celery -A app delayq …`` inside the test process, with a real Redis."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A real Redis Cluster of a test: masters with one replica each, on loopback."""
+"""A real Redis Cluster: masters with one replica each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Workers of ``tests.apps.context_tasks``, and the context values that their tasks recorded."""
+"""Workers of ``tests.apps.context_tasks``, and the context that tasks recorded."""
 
 from __future__ import annotations
 

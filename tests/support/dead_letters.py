@@ -1,4 +1,4 @@
-"""Make dead letters without workers, in the form that a failed task leaves."""
+"""Make dead letters without workers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Change single keys so that they contradict each other, and read the findings of ``fsck``."""
+"""Make keys contradict each other, and read the findings of ``fsck``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Read the descriptors that the epolls of a process have registered, from ``/proc`` (proc(5))."""
+"""Read what the epolls of a process have registered, from ``/proc``."""
 
 from __future__ import annotations
 

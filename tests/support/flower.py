@@ -1,4 +1,4 @@
-"""A real Flower of any version, and requests to it or to the pages alone."""
+"""A real Flower of any version, and requests to its pages."""
 
 from __future__ import annotations
 

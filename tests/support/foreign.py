@@ -1,4 +1,4 @@
-"""Messages that any client may write. None of them may end a worker."""
+"""Messages that any client may write. None may end a worker."""
 
 from __future__ import annotations
 

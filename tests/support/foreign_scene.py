@@ -1,4 +1,4 @@
-"""A worker whose broker has foreign messages, and the expected outcome of each.
+"""A worker with foreign messages, and the outcome of each.
 
 The expectation is the same for each broker: the worker lives and runs good tasks, each message has
 run or is dead, and all commands can list the contents.

@@ -1,4 +1,4 @@
-"""Write the table of test helpers into ``docs/development.md``:
+"""Write the list of test helpers into ``docs/development.md``:
 ``python -m tests.support.helpers_page``.
 """
 
@@ -11,7 +11,9 @@ from pathlib import Path
 HERE = Path(__file__).parent
 PAGE = HERE.parents[1] / "docs" / "development.md"
 
-_TABLE = re.compile(r"(<!-- helpers -->\n).*?(<!-- end of helpers -->)", re.DOTALL)
+#: How to run a helper: the page says it elsewhere.
+_RUN = re.compile(r": `python -m [^`]+`")
+_LIST = re.compile(r"(<!-- helpers -->\n).*?(<!-- end of helpers -->)", re.DOTALL)
 
 
 def purposes() -> dict[str, str]:
@@ -29,13 +31,11 @@ def purposes() -> dict[str, str]:
     return found
 
 
-def with_table(text: str) -> str:
+def with_list(text: str) -> str:
     """Return the page with the current helpers."""
-    lines = ["| in `tests/support` | |", "| --- | --- |"]
-    lines += [f"| `{name}` | {purpose} |" for name, purpose in purposes().items()]
-    table = "\n".join(lines)
-    return _TABLE.sub(lambda match: f"{match[1]}{table}\n{match[2]}", text)
+    lines = [f"- `{name}`: {_RUN.sub('', purpose)}\n" for name, purpose in purposes().items()]
+    return _LIST.sub(lambda match: f"{match[1]}{''.join(lines)}{match[2]}", text)
 
 
 if __name__ == "__main__":
-    PAGE.write_text(with_table(PAGE.read_text("utf-8")), "utf-8")
+    PAGE.write_text(with_list(PAGE.read_text("utf-8")), "utf-8")

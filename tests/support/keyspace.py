@@ -1,4 +1,4 @@
-"""Read a whole Redis database, so that tests compare all of it."""
+"""Read a whole Redis database."""
 
 from __future__ import annotations
 

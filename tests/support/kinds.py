@@ -1,4 +1,4 @@
-"""Send tasks in every way that Celery has, on every broker of ours."""
+"""Send tasks in every way that Celery has, on every broker."""
 
 from __future__ import annotations
 

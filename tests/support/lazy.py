@@ -1,4 +1,4 @@
-"""An app whose tasks are in a module that no process has imported, as with ``include=``."""
+"""An app whose tasks no process has imported, as with ``include=``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lease keepers without Redis, and changes of leased messages without a lease keeper."""
+"""Lease keepers without Redis, and leases without a keeper."""
 
 from __future__ import annotations
 

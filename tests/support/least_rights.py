@@ -1,4 +1,4 @@
-"""A pytest plugin: tests run as Redis' operator account, their workers as its worker account.
+"""A pytest plugin: tests and workers run with least rights.
 
 ``TEST_LEAST_RIGHTS=1 pytest …``; a test fails if Redis has refused a command of an account.
 """

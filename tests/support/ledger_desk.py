@@ -1,4 +1,4 @@
-"""Workers whose tasks write to a ledger and wait at gates, and checks of the outcome.
+"""Workers whose tasks write to a ledger and wait at gates.
 
 Gates and the ledger of runs are in a second Redis without faults.
 """

@@ -1,4 +1,4 @@
-"""Skip a test whose Java or RabbitMQ is missing; fail it with ``CI=true``."""
+"""Skip a test without Java or RabbitMQ; fail it with ``CI=true``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Make items for ``schedule_many``, and read the stored entries."""
+"""Items for ``schedule_many``, and the stored entries."""
 
 from __future__ import annotations
 

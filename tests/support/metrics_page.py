@@ -17,7 +17,7 @@ def with_table(text: str) -> str:
     lines = ["| metric | kind | labels | |", "| --- | --- | --- | --- |"]
     for each in METRICS:
         labels = ", ".join(f"`{name}`" for name in each.labels)
-        where = " On RabbitMQ too." if each.on_rabbitmq else ""
+        where = " RabbitMQ too." if each.on_rabbitmq else ""
         lines.append(f"| `{each.name}` | {each.kind} | {labels} | {each.help}{where} |")
     table = "\n".join(lines)
     return _TABLE.sub(lambda match: f"{match[1]}{table}\n{match[2]}", text)

@@ -1,4 +1,4 @@
-"""The effect of each script on one queue in plain Python: tests compare scripts with this model.
+"""The effect of each script on one queue, in plain Python.
 
 The first item of each list runs next. Time is lease time in seconds, moved manually.
 """

@@ -1,4 +1,4 @@
-"""Move lease time without waiting, by a change of the values of ``dispatch/next_queue.lua``."""
+"""Move lease time without waiting."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The model of a queue's dead letters: dead-letter, replay, delete and restore."""
+"""The model of dead letters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The model of a queue's schedule: publish, promote, cancel, move, run now, pause and clear.
+"""The model of a queue's schedule.
 
 No due is between :data:`PAST` and a time far in the future, except times of Redis' clock.
 """

@@ -1,4 +1,4 @@
-"""All keys as the model has them and as Redis has them, in one form to compare."""
+"""All keys of model and Redis in one form, to compare."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The model of messages while they are scheduled, ready or leased.
+"""The model of scheduled, ready and leased messages.
 
 Names are those of ``include/tracking.lua``: the id or, if another message has it, ``id NUL
 message_id``.

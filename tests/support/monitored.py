@@ -1,4 +1,4 @@
-"""A real app whose exporters a real Prometheus scrapes, with an Alertmanager behind it.
+"""A real app that a real Prometheus scrapes, with Alertmanager.
 
 ``python -m tests.support.monitored`` draws ``docs/images/dashboard.png`` of such an app.
 """

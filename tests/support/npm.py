@@ -1,4 +1,4 @@
-"""Packages of npm that tests use: each is fetched once, in one release."""
+"""Packages of npm, each fetched once."""
 
 from __future__ import annotations
 

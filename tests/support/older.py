@@ -1,4 +1,4 @@
-"""An older version of the package and its tests, from the history of git.
+"""An older version of the package and its tests, from git.
 
 A fleet of two versions has workers of both: ``Stage.worker(code=…)``.
 """

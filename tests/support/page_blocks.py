@@ -1,4 +1,4 @@
-"""The Python and console blocks of the pages, and how each of them is run."""
+"""The Python and console blocks of the pages."""
 
 from __future__ import annotations
 

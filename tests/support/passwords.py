@@ -1,4 +1,4 @@
-"""Check that no password of a test is in the output of tests, programs and workers."""
+"""Check that no password is in any output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Periodic entries that began at noon, and looks at them at chosen times. No I/O."""
+"""Periodic entries that began at noon, looked at later. No I/O."""
 
 from __future__ import annotations
 

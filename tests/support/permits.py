@@ -1,4 +1,4 @@
-"""Count leased messages of a limit and permits, again and again, while a test goes on."""
+"""Count leased messages and permits of a limit during a test."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A real PostgreSQL server of the tests, on a free port and in its own folder."""
+"""A real PostgreSQL server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Find programs of this machine, such as ``redis-server``."""
+"""Find programs, such as ``redis-server``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A proxy between clients and Redis that cuts connections at chosen calls.
+"""A proxy before Redis that cuts connections at chosen calls.
 
 The proxy reads the protocol, so a fault hits one call: the n-th with the name of a command or a
 script.

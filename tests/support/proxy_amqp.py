@@ -1,4 +1,4 @@
-"""The proxy before RabbitMQ, for fault tests.
+"""The proxy before RabbitMQ.
 
 A rule names a frame by its method, such as ``Basic.Ack``; ``b""`` is any frame. Faults of requests
 hit frames of clients. Faults of replies hit frames of RabbitMQ, which may be no answer.

@@ -1,4 +1,4 @@
-"""A client of RabbitMQ that sends any bytes, and knows which messages RabbitMQ has accepted."""
+"""A client of RabbitMQ that sends any bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A real HTTP server on 127.0.0.1 that gives the answers of a test to webhooks."""
+"""A real HTTP server that answers webhooks."""
 
 from __future__ import annotations
 

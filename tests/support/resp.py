@@ -1,4 +1,4 @@
-"""The frames of Redis' protocol (RESP 2 and 3): their ends, and the arguments of a request."""
+"""The frames of Redis' protocol: ends and arguments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Read tasks and keys in Redis, start workers, and wait for events of both."""
+"""Read tasks and keys, start workers, wait for both."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A schedule with an entry of each kind, and comparisons of two schedules."""
+"""A schedule with an entry of each kind; comparisons of two."""
 
 from __future__ import annotations
 

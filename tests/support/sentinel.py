@@ -1,4 +1,4 @@
-"""Real ``redis-sentinel`` processes that watch a server of the test."""
+"""Real ``redis-sentinel`` processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stop a process with SIGSTOP for a while, like a process on a machine that hangs."""
+"""Stop a process with SIGSTOP for a while."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All keys of a Redis as JSON, and what this version reads in them.
+"""All keys of a Redis as JSON, and what this version reads.
 
 ``tests/format`` has the file of each released version, and of this one. ``make format-file`` writes
 the one of this version.

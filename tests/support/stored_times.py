@@ -1,4 +1,4 @@
-"""All keys that store times, and tests of each time after Redis' clock was set.
+"""All keys with times, tested after Redis' clock was set.
 
 A *place* is ``<key> <part>``, by the names of :mod:`celery_delayq.store.keys`. A part is ``score``
 of a sorted set, a field of a hash (``*``: any), ``value`` of a string, ``item`` of a list or a set,

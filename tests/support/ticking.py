@@ -1,4 +1,4 @@
-"""Periodic runners inside the test process, and the ticks that they have stored."""
+"""Periodic runners inside the test process, and their ticks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A certificate authority made for one test, by the ``openssl`` program."""
+"""A certificate authority for one test (``openssl``)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scenes without a worker: their tasks run in the test, which moves the clock where it waits."""
+"""Scenes without a worker: tasks run in the test."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Run a program in a terminal, press keys, and read its screen, without tmux."""
+"""Run a program in a terminal, press keys, read its screen."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Read the versions of installed packages once for each process.
+"""Versions of installed packages, read once.
 
 redis-py reads its own version from disk for each new connection. This takes 0.8 ms, and most tests
 and workers make ten connections.

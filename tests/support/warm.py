@@ -1,4 +1,4 @@
-"""Start workers quickly: fork them from a process that has already imported Celery.
+"""Fork workers from a process that has imported Celery.
 
 A short test costs 2.2 s of a core. Of these, its worker's imports of Celery, kombu and redis cost
 1.3 s. A worker that is forked from a process with only these imports behaves as ``python -m

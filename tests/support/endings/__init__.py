@@ -1,1 +1,1 @@
-"""The matrix of endings: every way in which a task ends, with every cut of its connection."""
+"""The matrix: every way in which a task ends, with every cut of its connection."""

@@ -1,4 +1,4 @@
-"""A result backend that is away, and records where Celery called it."""
+"""A result backend that is away, and records its calls."""
 
 from __future__ import annotations
 

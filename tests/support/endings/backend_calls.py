@@ -1,4 +1,4 @@
-"""All calls of the result backend in Celery's source, with the endings that reach each call."""
+"""Calls of the result backend in Celery's source, with their endings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The cells of the matrix, the impossible ones, and the outcome of each. No I/O."""
+"""The cells of the matrix, and the outcome of each. No I/O."""
 
 from __future__ import annotations
 

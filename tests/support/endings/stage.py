@@ -1,4 +1,4 @@
-"""One run of the matrix: a worker, every task that can end there, and one cut."""
+"""One run of the matrix: a worker, its tasks, and one cut."""
 
 from __future__ import annotations
 

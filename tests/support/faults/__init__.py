@@ -1,4 +1,4 @@
-"""Real faults for real workers, and a judge of tasks that were lost, run twice or run early.
+"""Real faults for real workers, and a judge.
 
 ===============  =================================================================================
 `ledger`         where tasks record their runs: a second Redis without faults

@@ -1,4 +1,4 @@
-"""The judge: compares promises, runs, tasks that are left, and killed processes. No I/O.
+"""The judge: compares promises, runs, tasks left and kills. No I/O.
 
 All times are microseconds since 1970 by Redis' clock.
 """

@@ -1,4 +1,4 @@
-"""Run a process with a wrong wall clock, by libfaketime. Its monotonic clock stays right."""
+"""Run a process with a wrong wall clock (libfaketime)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The stage of a fault test on a Redis Cluster."""
+"""The stage on a Redis Cluster."""
 
 from __future__ import annotations
 

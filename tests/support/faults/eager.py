@@ -1,4 +1,4 @@
-"""A dispatcher that ignores which dispatcher is on duty, as earlier versions do.
+"""A dispatcher that ignores duty, as earlier versions do.
 
 It waits for the next due, even if another one does, and never announces itself: ``python -m
 tests.support.faults.eager``.

@@ -1,4 +1,4 @@
-"""Rebuild the outcomes of messages from Redis' log of writes, independent of the counters.
+"""Rebuild outcomes from Redis' log of writes.
 
 Redis' append-only file has the effects of each script as one group of plain commands. They are
 replayed here on plain Python values. The places of a message before and after a group show its

@@ -1,4 +1,4 @@
-"""Kill and stop processes, and record each fault for the judge."""
+"""Kill and stop processes, and record it for the judge."""
 
 from __future__ import annotations
 

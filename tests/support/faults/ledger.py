@@ -1,4 +1,4 @@
-"""Where tasks record their runs: a second Redis without faults.
+"""Where tasks record their runs: a second Redis.
 
 A line is one round trip, and stays even if its writer dies. Its time is Redis' clock.
 """

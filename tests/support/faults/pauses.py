@@ -1,4 +1,4 @@
-"""Measure how long the machine runs no thread of a process, since other programs use it too."""
+"""Measure how long the machine runs no thread of a process."""
 
 from __future__ import annotations
 

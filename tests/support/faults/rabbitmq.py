@@ -1,4 +1,4 @@
-"""The stage of a fault test on RabbitMQ."""
+"""The stage on RabbitMQ."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Broker, ledger, proxies, workers and dispatchers of one fault test."""
+"""Broker, ledger, proxies, workers and dispatchers of a fault test."""
 
 from __future__ import annotations
 

@@ -264,10 +264,10 @@ def test_what_is_named_runs_in_one_of_the_tiers() -> None:
 
 
 def test_the_page_for_contributors_lists_every_test_helper() -> None:
-    """``python -m tests.support.helpers_page`` writes the table."""
+    """``python -m tests.support.helpers_page`` writes the list."""
     text = helpers_page.PAGE.read_text("utf-8")
 
-    assert text == helpers_page.with_table(text)
+    assert text == helpers_page.with_list(text)
     assert [name for name, purpose in helpers_page.purposes().items() if not purpose] == []
 
 
