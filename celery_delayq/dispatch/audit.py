@@ -7,7 +7,8 @@ late.
 Processes of older versions end leases and leave the permits of their messages behind: such a permit
 would take a place of its limit for ever. And they lease messages without permits: the log says so,
 since a limit does not hold meanwhile. A lane whose note that it waits for a permit is lost would
-wait for ever.
+wait for ever. The call that looks at the index answers whether there are limits at all: without any,
+it is the only call of an audit.
 """
 
 from __future__ import annotations
@@ -83,25 +84,34 @@ class Audit:
             self._go_on(store, look)
 
     def _go_on(self, store: Store, look: Look) -> None:
+        is_first = self._remaining is None
         if self._remaining is None:
             self._audited = time.monotonic()
             self._remaining = self._registry.all(store, look.queues)
-            self._permits, found = store.repair_tracking.check_permits(self._permits, repair=True)
-            for queue, batch in found:
-                for each in batch.found:
-                    logger.warning(
-                        "gave back %d permits of messages of queue %r that are not leased",
-                        each.repaired,
-                        queue,
-                    )
         some = [*islice(self._remaining, AUDITED_QUEUES)]
         if len(some) < AUDITED_QUEUES:
             self._remaining = None
-        for queue in store.announce_missing(some, look.now // 1000):
+        late, has_limits = store.announce_missing(some, look.now // 1000)
+        for queue in late:
             logger.warning("the next-due index did not have queue %r, or too late", queue)
-        self._wake_forgotten_lanes(store, [queue for queue, _ in some])
-        if store.client.exists(store.keys.limits):
-            _warn_of_processes_without_limits(store, [queue for queue, _ in some])
+        if not has_limits:
+            return
+        if is_first:
+            self._give_back_permits(store)
+        queues = [queue for queue, _ in some]
+        self._wake_forgotten_lanes(store, queues)
+        _warn_of_processes_without_limits(store, queues)
+
+    def _give_back_permits(self, store: Store) -> None:
+        """Give back those of a batch of all permits whose messages are not leased."""
+        self._permits, found = store.repair_tracking.check_permits(self._permits, repair=True)
+        for queue, batch in found:
+            for each in batch.found:
+                logger.warning(
+                    "gave back %d permits of messages of queue %r that are not leased",
+                    each.repaired,
+                    queue,
+                )
 
     def _wake_forgotten_lanes(self, store: Store, queues: Sequence[str]) -> None:
         """Check a batch of the lanes of each queue."""

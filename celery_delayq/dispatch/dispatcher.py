@@ -381,7 +381,7 @@ class Dispatcher(threading.Thread):
         )
         self._timer.note_look(look)
         self.ready_looks.note_look(look)
-        with suppress(CommandRefused):  # others have that right
+        with suppress(CommandRefused, StoreFull):  # others have that right, or the next audit
             self._audit.note_look(self._store, look, on_duty=self._timer.on_duty)
         for queue in look.reclaim_expired:
             if queue not in self._unreclaimed_queues:

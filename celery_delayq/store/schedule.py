@@ -304,13 +304,20 @@ class Store(ScriptRunner):
                 pipe.hsetnx(self.keys.queues, queue, self.layout_of(queue).text)
             pipe.execute(raise_on_error=False)
 
-    def announce_missing(self, queues: Sequence[tuple[str, Layout]], now_ms: int) -> list[str]:
-        """Plan a look at queues that the next-due index lacks, or has too late. Return them.
+    def announce_missing(
+        self, queues: Sequence[tuple[str, Layout]], now_ms: int
+    ) -> tuple[list[str], bool]:
+        """Plan a look at queues that the next-due index lacks, or has too late.
 
         A look that is too early is harmless, so the two calls need not be atomic.
+
+        Returns
+        -------
+        (list[str], bool)
+            These queues; whether there are limits, permits, or lanes of the given queues.
         """
         due_by_queue: dict[str, float] = {}
-        planned = self._planned_looks([queue for queue, _ in queues])
+        has_limits, planned = self._planned_looks([queue for queue, _ in queues])
         for (queue, layout), (first_due, planned_at, is_paused) in zip(
             queues, planned, strict=True
         ):
@@ -324,23 +331,27 @@ class Store(ScriptRunner):
                 due_by_queue[queue] = due
         if due_by_queue:
             self.client.zadd(self.keys.next_due, cast("dict[Any, Any]", due_by_queue), lt=True)
-        return [*due_by_queue]
+        return [*due_by_queue], has_limits
 
-    def _planned_looks(self, queues: Sequence[str]) -> Sequence[tuple[bytes, bytes, int]]:
-        """Return the reply of ``dispatch/planned_looks.lua`` for each queue; ``""`` as the times of
-        a queue that the account may not read.
+    def _planned_looks(self, queues: Sequence[str]) -> tuple[bool, list[tuple[bytes, bytes, int]]]:
+        """Return the reply of ``dispatch/planned_looks.lua``; ``""`` as the times of a queue that
+        the account may not read.
         """
         if not queues:
-            return []
+            return False, []
         try:
-            return cast("list[tuple[bytes, bytes, int]]", self.run(self._planned_call(*queues)))
+            has_limits, *looks = self.run(self._planned_call(*queues))
         except CommandRefused:  # one refused queue refuses the whole call
             alone = self.run_all([self._planned_call(queue) for queue in queues])
-            return [(b"", b"", 0) if isinstance(each, Exception) else each[0] for each in alone]
+            found = [(0, (b"", b"", 0)) if isinstance(each, Exception) else each for each in alone]
+            has_limits = any(each[0] for each in found)
+            looks = [each[1] for each in found]
+        return bool(has_limits), looks
 
     def _planned_call(self, *queues: str) -> Call:
-        dues = [self.keys.queue(queue).due for queue in queues]
-        return self.new_call("dispatch/planned_looks", None, queues, more=dues)
+        keys = [self.keys.queue(queue) for queue in queues]
+        more = [*(key.due for key in keys), *(key.lanes for key in keys)]
+        return self.new_call("dispatch/planned_looks", None, queues, more=more)
 
     # -- reads
 

@@ -55,6 +55,7 @@ NAMES: dict[str, set[str]] = {
     "message_leased_index": {Keys().queue("p").leased_index},
     "message_totals": {Keys().queue("p").totals},
     "due_of_queues": {QUEUE.due},
+    "due_and_lanes": {QUEUE.due, QUEUE.lanes},
     "hash": {QUEUE.dead},
     "list": {LIST},
     "lists": {QUEUE.wake},

@@ -1,17 +1,20 @@
--- Return the first due of queues, and when dispatchers will look at them.
+-- Return the first due of queues, when dispatchers will look at them, and whether limits are in use.
 --
--- KEYS     next_due  control
---          due_of_queues…: of each queue
+-- KEYS     next_due  control  limits  permits
+--          due_and_lanes…: DUE of each queue, then LANES of each queue
 -- ARGV     queues…
--- Returns  for each {first due (ms) or '', look (ms) or '', 1 if paused else 0}
+-- Returns  {1 if there are limits, permits or lanes, else 0, then for each queue
+--          {first due (ms) or '', look (ms) or '', 1 if paused else 0}}
 -- Repeat   reads only
 -- Roles    worker, dispatcher
 
-local looks = {}
+local of_limits = redis.call('EXISTS', KEYS.limits, KEYS.permits,
+  select(FIRST.due_and_lanes + #ARGV, unpack(KEYS)))
+local reply = {math.min(of_limits, 1)}
 for i, queue in ipairs(ARGV) do
-  looks[i] = {
-    redis.pcall('ZRANGE', KEYS[i + FIRST.due_of_queues - 1], 0, 0, 'WITHSCORES')[2] or '',
+  reply[i + 1] = {
+    redis.pcall('ZRANGE', KEYS[i + FIRST.due_and_lanes - 1], 0, 0, 'WITHSCORES')[2] or '',
     redis.call('ZSCORE', KEYS.next_due, queue) or '',
-      redis.call('HEXISTS', KEYS.control, 'q' .. queue)}
+    redis.call('HEXISTS', KEYS.control, 'q' .. queue)}
 end
-return looks
+return reply
