@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from heapq import nlargest
@@ -146,7 +147,8 @@ class TaskLimits:
     ) -> LimitStatus:
         """Change a limit for all workers, at once. What is not given stays as it is.
 
-        The values take precedence over those in code, until :meth:`unset`.
+        The values take precedence over those in code, until :meth:`unset`. Of two calls at the same
+        time both count; where they give the same option, the last one does.
 
         Parameters
         ----------
@@ -167,9 +169,14 @@ class TaskLimits:
             raise InvalidLimit(
                 f"limit {name!r}: give rate, burst, concurrency or fair, or off=True, and not both"
             )
-        stored = self._stored(name)
-        text = _OFF if off else self._changed(name, stored, given).text
-        self._write(name, text)
+        known = self._stored(name)
+
+        def change(before: StoredLimit) -> str:
+            # A store without definitions gets those of the others, or of the app's code.
+            before = known if before == StoredLimit() else before
+            return _OFF if off else self._changed(name, before, given).text
+
+        self._session.ask(lambda stores: _override(stores, percent(name), change))
         return self.get(name)
 
     def unset(self, name: str, *, code: bool = False) -> bool:
@@ -192,7 +199,7 @@ class TaskLimits:
             Neither Redis nor the app has a limit of this name.
         """
         self._stored(name)
-        return self._write(name, None, code=code)
+        return self._session.ask(lambda stores: _forget(stores, percent(name), of_code=code))
 
     def lanes(self, name: str, n: int = 10) -> builtins.list[LaneStatus]:
         """Return the lanes of a limit with most held tasks, the longest first.
@@ -274,24 +281,30 @@ class TaskLimits:
                     "DelayQ(app, at_least_once=True)"
                 )
 
-    def _write(self, name: str, override: str | None, *, code: bool = False) -> bool:
-        """Write or remove an override in all stores. Return whether there was something."""
-        field = percent(name)
 
-        def write(stores: Stores) -> bool:
-            changed = False
-            for store in stores:
-                limits = store.task_limits
-                if override is not None:
-                    limits.override(field, override)
-                    changed = True
-                else:
-                    changed |= limits.forget(field)
-                    changed |= code and limits.forget(field, of_code=True)
-                limits.wake_lanes([field])
-            return changed
+def _override(stores: Stores, name: str, change: Callable[[StoredLimit], str]) -> None:
+    """Store in all stores what *change* makes of the definitions of a limit."""
+    for store in stores:
+        limits = store.task_limits
+        before = limits.stored(name)
+        # Where another call has changed them meanwhile, its change counts too.
+        while not limits.override(name, change(before), before):
+            before = limits.stored(name)
+        limits.wake_lanes([name])
 
-        return self._session.ask(write)
+
+def _forget(stores: Stores, name: str, *, of_code: bool) -> bool:
+    """Remove what people have set from all stores, with *of_code* also what the code said.
+
+    Return whether there was something.
+    """
+    changed = False
+    for store in stores:
+        limits = store.task_limits
+        changed |= limits.forget(name)
+        changed |= of_code and limits.forget(name, of_code=True)
+        limits.wake_lanes([name])
+    return changed
 
 
 def _as_dict(definition: Definition | None) -> dict[str, Any] | None:

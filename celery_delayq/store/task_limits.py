@@ -90,22 +90,23 @@ class LimitStore(StorePart):
         for name, former in before.items():
             if f"c{name}" in new:
                 known = StoredLimit(former, to_text(stored[f"o{name}"] or b""))
-                now = known._replace(of_code=definitions[name])
-                new |= self._change_of_rate(name, known, now)
+                new |= self._change_of_rate(name, known, known._replace(of_code=definitions[name]))
         if new:
             self._runner.client.hset(self._keys.limits, mapping=new)
         return {name: former for name, former in before.items() if f"c{name}" in new}
 
-    def override(self, name: str, definition: str) -> None:
-        """Store what people have set: it takes precedence over what the code says."""
-        before = self._stored(name)
-        now = before._replace(override=definition)
-        fields = {f"o{name}": definition, **self._change_of_rate(name, before, now)}
-        self._runner.client.hset(self._keys.limits, mapping=fields)
+    def override(self, name: str, definition: str, before: StoredLimit) -> bool:
+        """Store what people have set: it takes precedence over what the code says.
+
+        Return False, and store nothing, if the definitions are not *before* any more.
+        """
+        is_other_rate = _is_other_rate(before, before._replace(override=definition))
+        args = [name, *map(to_bytes, before), definition, int(is_other_rate)]
+        return bool(self._run("limits/override", None, args))
 
     def forget(self, name: str, *, of_code: bool = False) -> bool:
         """Remove what people have set or, with *of_code*, what the code said. False: nothing."""
-        before = self._stored(name)
+        before = self.stored(name)
         now = before._replace(**{"of_code" if of_code else "override": ""})
         if changed := self._change_of_rate(name, before, now):
             self._runner.client.hset(self._keys.limits, mapping=changed)
@@ -117,16 +118,14 @@ class LimitStore(StorePart):
             self._runner.client.unlink(self._keys.slots)  # no call would forget them
         return is_changed
 
-    def _stored(self, name: str) -> StoredLimit:
+    def stored(self, name: str) -> StoredLimit:
+        """Return the definitions of one limit."""
         found = self._runner.client.hmget(self._keys.limits, [f"c{name}", f"o{name}"])
         return StoredLimit(*(to_text(each or b"") for each in found))
 
     def _change_of_rate(self, name: str, before: StoredLimit, now: StoredLimit) -> dict[str, str]:
         """Return the field that has lanes go on without their burst; none for the same rate."""
-        former, definition = before.definition, now.definition
-        if before == StoredLimit() or definition is None or not definition.interval_us:
-            return {}
-        if former is not None and former[:2] == definition[:2]:
+        if not _is_other_rate(before, now):
             return {}
         [reply] = answered(self._runner.run_all([time_command()]))
         return {f"r{name}": str(clock_us(reply))}
@@ -279,6 +278,16 @@ class LimitStore(StorePart):
                 yield {to_text(lane): moment for lane, moment in found}
             if not cursor:
                 return
+
+
+def _is_other_rate(before: StoredLimit, now: StoredLimit) -> bool:
+    """Return whether a limit has another rate or burst than before, so that its used slots do not
+    count.
+    """
+    former, definition = before.definition, now.definition
+    if before == StoredLimit() or definition is None or not definition.interval_us:
+        return False
+    return former is None or former[:2] != definition[:2]
 
 
 def _count(key: str, range_: tuple[bytes, bytes]) -> Command:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from celery_delayq.store.keys import Keys, Layout
 from celery_delayq.store.repair_tracking import Tracked
 from celery_delayq.store.scripting.calls import Call
+from celery_delayq.store.task_limits import StoredLimit
 from tests.lua.bench import DATA, Calls
 
 LIST = Keys().ready("q", 3, Layout())
@@ -20,12 +21,16 @@ def drop_cancelled(keys: Keys) -> Call:
 SCRIPT_CALLS: Calls = {
     "dispatch/planned_looks": (
         lambda s: s.announce_missing([("q", Layout())], 5),
-        [[b"7", b"7", 0]],
+        [0, [b"7", b"7", 0]],
     ),
     "dispatch/wake_ready": (lambda s: s.run(s.wake_ready_call("q", Layout())), 1),
     "limits/wake_lanes": (
         lambda s: s.run_steps(s.task_limits.wake_lanes_steps("q", "api")),
         b"",
+    ),
+    "limits/override": (
+        lambda s: s.task_limits.override("api", "0 1 1 0", StoredLimit("0 1 2 0")),
+        1,
     ),
     "limits/forgotten_lanes": (
         lambda s: s.repair_tracking.check_forgotten_lanes("q", 0, repair=True),

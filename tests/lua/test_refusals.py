@@ -278,6 +278,10 @@ CASES: dict[str, list[Callable[[Bench], object]]] = {
         lambda s: s.put(labelled("a")),
         lambda s: s.control.page(QUEUE, EntryCondition(), 10),
     ],
+    "limits/override": [
+        lambda s: s.define_limit(interval_us=HOUR),
+        lambda s: s.task_limits.override("api", "0 1 2 0", s.task_limits.stored("api")),
+    ],
     "deadletters/add": [lambda s: s.dead_letters.add(QUEUE, "id", "why", b"bytes")],
     "deadletters/delete": [
         lambda s: seed(s, "a", "b"),
@@ -417,6 +421,7 @@ GROWING = {
     "control/swap",
     "deadletters/restore",
     "deadletters/swap",
+    "limits/override",
     "leases/use_retry_budget",
     "periodic/fire",
     "periodic/fire for a lane",

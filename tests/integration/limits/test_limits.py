@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -15,8 +16,11 @@ from celery_delayq.errors import InvalidLimit
 from celery_delayq.limits.client import LimitStatus
 from celery_delayq.model.limits import Definition
 from celery_delayq.testing import wait_until
+from celery_delayq.testing.fixtures import RedisUnderTest
+from tests.integration.conftest import MakeApp
 from tests.integration.limits.conftest import STRIPE, Hold
 from tests.support import TIMEOUT
+from tests.support.proxy import Fault, Proxy
 from tests.support.scene import StartWorker
 
 
@@ -48,6 +52,46 @@ def test_what_is_not_given_stays(delayq: DelayQ, hold: Hold) -> None:
 
     assert found.definition == found.override == Definition(500_000, 1, 0, False)
     assert found.of_code == STRIPE.definition
+
+
+def test_of_two_people_who_set_a_limit_at_once_both_count(
+    delayq: DelayQ, hold: Hold, make_app: MakeApp
+) -> None:
+    """Each changes one value again and again; no change is lost."""
+
+    def change(own: DelayQ, option: str, values: list[Any]) -> None:
+        for value in values:
+            own.limits.set("stripe", **{option: value})
+
+    numbers = [*range(1, 31)]
+    with ThreadPoolExecutor() as people:
+        done = [
+            people.submit(change, DelayQ.of(make_app()), option, values)
+            for option, values in {
+                "rate": [f"{number}/h" for number in numbers],
+                "concurrency": numbers,
+                "burst": numbers,
+            }.items()
+        ]
+    assert [each.result() for each in done] == [None] * 3
+
+    assert str(delayq.limits.get("stripe").override) == "30/h, burst 30, 30 at once, fair"
+
+
+def test_a_change_between_reading_and_writing_of_another_counts(
+    hold: Hold, make_app: MakeApp, delayq_redis: RedisUnderTest, redis: Redis
+) -> None:
+    with Proxy(delayq_redis.port) as proxy:
+        own = DelayQ.of(make_app(broker=f"delayq+redis://127.0.0.1:{proxy.port}/0"))
+        between = proxy.on(
+            "limits/override",
+            Fault.DROP_REQUEST,
+            then=lambda: redis.hset("delayq:limits", "ostripe", "36000000 20 8 1"),
+        )
+        found = own.limits.set("stripe", concurrency=3)
+
+    assert between.fired.is_set()
+    assert str(found.override) == "100/h, burst 20, 3 at once, fair"
 
 
 def test_a_limit_is_off_until_something_is_set(delayq: DelayQ, hold: Hold, redis: Redis) -> None:

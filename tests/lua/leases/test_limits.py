@@ -94,6 +94,20 @@ def test_lanes_with_turns_get_a_message_each_in_turn(store: Bench) -> None:
     assert ids(store.acquire("1", 5)) == ["big0", "small1", "big1", "small2", "big2"]
 
 
+@pytest.mark.full
+def test_ten_that_come_behind_a_hundred_thousand_are_among_the_next_22(store: Bench) -> None:
+    store.define_limit(fair=True)
+    for first in range(0, 100_000, 500):
+        store.put(*(labelled(f"a{n}", 0, lane="api:many") for n in range(first, first + 500)))
+    assert len(ids(store.acquire("1", 5))) == 5
+    few = [f"b{n}" for n in range(10)]
+    send(store, *few, lane="api:few")
+
+    found = ids(store.acquire("2", 22))
+
+    assert (len(found), {*few} - {*found}) == (22, set())
+
+
 def test_without_turns_the_earlier_due_comes_first(store: Bench) -> None:
     store.define_limit(concurrency=1)
     send(store, "a1", lane="api:a")
