@@ -111,7 +111,7 @@ class PutOff:
         Raises
         ------
         RecordError
-            The limit has no key for the arguments.
+            The limit has no key for the arguments, or cannot hold for the task.
         """
         limited = self._limited.get(message.headers.get("task")) if self._limited else None
         if limited is None or envelope.limit_of(taken.message) is not None:
@@ -126,7 +126,7 @@ class PutOff:
         except Exception:  # a body may be anything
             return False  # Celery reports its own error
         try:
-            lane = limited.lane_of(*body[:2])
+            lane = limited.check().lane_of(*body[:2])
         except InvalidLimit as exc:
             raise RecordError(str(exc)) from exc
         properties = raw["properties"]

@@ -391,6 +391,17 @@ def test_each_fault_is_found_and_nothing_else(
     assert {each["check"] for each in found if each["level"] != "cannot tell"} == checks, found
 
 
+@pytest.mark.full
+def test_a_stock_worker_keeps_no_limit(patient: Patient) -> None:
+    hold(patient, "0 1 1 0")
+    stock_worker(patient)
+
+    [found] = [each for each in findings(patient) if each["check"] == "stock workers"]
+
+    assert found["level"] == "warning"
+    assert found["what"].endswith("and no limit holds for it")
+
+
 def test_tasks_that_wait_for_their_limit_are_no_fault(patient: Patient) -> None:
     patient.at_least_once = True
     store = hold(patient, "3600000000 1 0 1", "a", "b")

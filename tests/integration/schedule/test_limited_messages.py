@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 from collections.abc import Mapping
+from functools import partial
 from hashlib import sha256
 from typing import Any
 
@@ -247,15 +248,23 @@ def test_a_worker_marks_the_messages_of_stock_producers(
         None: send_stock(stock, "limits.none"),
         f"own:c1 {due_of_eta(FAR).ms}": send_stock(stock, "limits.own", "c1", expires=FAR),
     }
-    wrong = send_stock(stock, "limits.own", " ")
+    wrong = {
+        "limits.own: key='{customer}' of Limit('own') is an empty text": send_stock(
+            stock, "limits.own", " "
+        ),
+        "limits.early acknowledges when it starts, so concurrency=1": send_stock(
+            stock, "limits.early"
+        ),
+    }
     delayq_worker("tests.apps.limit_tasks:app", pool="threads")
 
     for mark, result in sent.items():
         assert result.get(timeout=TIMEOUT) == mark
     wait_until(lambda: marks(redis) == {LimitMark("own:later", 0)}, TIMEOUT, "it is put off")
-    dead = wait_until(lambda: delayq.dead_letter(wrong.id), TIMEOUT, "the dead letter")
-    assert dead is not None
-    assert "limits.own: key='{customer}' of Limit('own') is an empty text" in dead.reason
+    for reason, result in wrong.items():
+        dead = wait_until(partial(delayq.dead_letter, result.id), TIMEOUT, "the dead letter")
+        assert dead is not None
+        assert reason in dead.reason
     assert delayed.state == "PENDING"
 
 
