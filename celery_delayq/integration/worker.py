@@ -92,9 +92,21 @@ def is_running() -> bool:
 
 
 def slots() -> int:
-    """Return how many tasks this process can run at a time; 1 if it is no worker."""
-    pool = getattr(_worker(), "pool", None)
-    return 1 if pool is None else max(1, int(pool.num_processes))
+    """Return how many tasks this process can run at a time; 1 if it is no worker.
+
+    A pool that grows with its tasks (``--autoscale``) counts with its largest size: without more
+    tasks than processes it would not grow.
+    """
+    controller = _worker()
+    pool = getattr(controller, "pool", None)
+    return 1 if pool is None else max(_pool_size(pool), controller.max_concurrency or 0)
+
+
+def _pool_size(pool: Any) -> int:
+    """Return how many tasks a pool runs at a time."""
+    # Before Celery 5.7, the processes of a gevent pool are the greenlets that run.
+    size = pool.limit if getattr(pool, "is_green", False) else pool.num_processes
+    return max(1, int(size))
 
 
 def begun() -> int:
@@ -289,7 +301,7 @@ def backlog() -> int:
         return 0  # nothing would wake the loop when the backlog is empty
     # After a lost connection a task may be active although Celery no longer lists it as reserved.
     waiting = max(0, len(state.reserved_requests) - len(state.active_requests))
-    return waiting // max(1, int(controller.pool.num_processes))
+    return waiting // _pool_size(controller.pool)
 
 
 def is_reconnecting(channel: Any) -> bool:

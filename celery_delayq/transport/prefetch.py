@@ -106,11 +106,11 @@ class Prefetch:
         if scarce and scarce >= worker.slots():
             return 0  # no message could begin before one of these ends
         if self.asks_singly:
-            return 0 if self._fetched else int(self._qos.can_consume())
-        credit: int | None = self._qos.can_consume_max_estimate()
-        if credit is None:
-            credit = unlimited
-        credit = credit - self._fetched if credit else 0
+            credit = 0 if self._fetched else int(self._qos.can_consume())
+        else:
+            estimate: int | None = self._qos.can_consume_max_estimate()
+            credit = unlimited if estimate is None else estimate
+            credit = credit - self._fetched if credit else 0
         return min(credit, self.free_slots(0)) if credit > 0 and self.waiting else credit
 
     def part_of(self, credit: int, *, has_more: bool) -> int:

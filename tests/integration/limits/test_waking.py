@@ -18,7 +18,7 @@ OTHER: dict[str, Any] = {"name": "other", "concurrency": 1, "fair": True}
 SETTINGS = {"limits": {"other": OTHER}}
 
 
-def _other(key: str = "") -> None:
+def _other(key: str = "", gate: str = "") -> None:
     """Stand for any task."""
 
 
@@ -87,6 +87,38 @@ def test_tasks_without_limits_leave_a_place_to_those_of_limits(
     keys = scene.runs("key")
     assert [key for key in keys if isinstance(key, str)] == ["x0", "x1", "x2"]
     assert keys.index("x2") < number - 10
+
+
+#: A limit of as many tasks as the pool of a worker runs at once.
+WIDE = {**OTHER, "concurrency": 4, "fair": False}
+
+
+@pytest.mark.parametrize(
+    ("pool", "args"),
+    [
+        ("gevent", ()),
+        pytest.param("eventlet", (), marks=pytest.mark.full),
+        pytest.param("threads", (), marks=pytest.mark.full),
+        pytest.param("prefork", (), marks=pytest.mark.full),
+        pytest.param("prefork", ("--autoscale=4,1",), marks=pytest.mark.full),
+        pytest.param("prefork, prefetch disabled", (), marks=pytest.mark.full),
+    ],
+)
+def test_a_worker_runs_as_many_tasks_as_limit_and_pool_allow(
+    scene: Control, pool: str, args: tuple[str, ...]
+) -> None:
+    """Also where a pool grows with its tasks."""
+    scene.app.tasks["other"].limit = Limit(**WIDE)
+    conf = {"limits": {"other": WIDE}, "worker_disable_prefetch": pool.endswith("disabled")}
+    for number in range(6):
+        scene.tasks["other"].delay(number, gate="end")
+
+    scene.start(pool.partition(",")[0], conf=conf, concurrency=4, args=[*args])
+
+    scene.wait_runs(4)
+    assert scene.client.zcard("delayq:permits") == 4
+    scene.open("end")
+    scene.wait_runs(6)
 
 
 def test_a_worker_that_starts_on_a_full_redis_stores_its_limits_once_there_is_room(

@@ -108,3 +108,19 @@ def test_no_shard_takes_others_ahead_while_messages_of_limits_wait(
     assert prefetch.waiting == {(other, "c")}
     prefetch.keep_waiting(other, ["b"])
     assert prefetch.credit(1) == 7
+
+
+@pytest.mark.parametrize(("begun", "credit"), [(1, 1), (2, 0)])
+def test_a_worker_without_prefetch_takes_no_others_ahead_either(
+    monkeypatch: pytest.MonkeyPatch, begun: int, credit: int
+) -> None:
+    """Celery has its own idea of a free place: see ``worker_disable_prefetch``."""
+    monkeypatch.setattr(worker, "slots", lambda: 2)
+    monkeypatch.setattr(worker, "begun", lambda: begun)
+    prefetch, shard = Prefetch(SimpleNamespace(can_consume=lambda: True)), OneShard()
+    prefetch.add(shard)
+    assert prefetch.credit(1) == 1
+
+    prefetch.note_waiting(shard, "q", waits=True)
+
+    assert prefetch.credit(1) == credit
