@@ -6,7 +6,15 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.support.faults.checker import Harm, Promise, Rollback, Run, Verdict, judge
+from tests.support.faults.checker import (
+    Harm,
+    Promise,
+    Rollback,
+    Run,
+    Verdict,
+    judge,
+    most_at_once,
+)
 from tests.support.faults.stage import MakeStage
 
 SECOND = 1_000_000
@@ -160,6 +168,30 @@ def test_what_redis_forgot_is_counted_and_nothing_else_is_excused_by_it() -> Non
     assert verdict.forgotten == 1
     assert list(verdict.lost) == ["kept"]
     assert list(verdict.twice) == ["before"]
+
+
+@pytest.mark.parametrize(
+    ("runs", "harms", "most"),
+    [
+        ([], [], 0),
+        ([run("a", 1, 2), run("b", 2, 3)], [], 1),
+        ([run("a", 1, 4), run("b", 2, 3), run("c", 3, 5)], [], 2),
+        # One that never ended lasts on, unless its process was killed.
+        ([run("a", 1, None), run("b", 3, 4)], [], 2),
+        ([run("a", 1, None), run("b", 3, 4)], [killed(WORKER, 2)], 1),
+        ([run("a", 1, None), run("b", 3, 4)], [killed(CHILD, 2)], 1),
+        ([run("a", 1, None), run("b", 3, 4)], [killed(OTHER, 2)], 2),
+        # A child may finish what it runs after the kill of its worker.
+        ([run("a", 1, 5), run("b", 3, 4)], [killed(WORKER, 2)], 2),
+        # A worker that was stopped for most of its lease may have lost it.
+        ([run("a", 1, 9), run("b", 3, 4)], [Harm(WORKER, 2 * SECOND, 8 * SECOND, False)], 1),
+        ([run("a", 1, 9), run("b", 3, 4)], [Harm(WORKER, 2 * SECOND, 4 * SECOND, False)], 2),
+    ],
+)
+def test_runs_at_once_are_counted_while_leases_last(
+    runs: list[Run], harms: list[Harm], most: int
+) -> None:
+    assert most_at_once(runs, harms, lease=5.0) == most
 
 
 def test_a_report_names_a_few_of_many() -> None:

@@ -1,4 +1,4 @@
-"""A limit of concurrency through faults: never more messages leased than it allows, none lost."""
+"""Limits through faults: never more messages leased or handed out than they allow, none lost."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ import pytest
 from celery_delayq.testing import wait_until
 from tests.apps.settings import limits_of
 from tests.support import TIMEOUT
+from tests.support.faults.checker import most_at_once
 from tests.support.faults.killer import Killer
 from tests.support.faults.scale import scaled, seeds
 from tests.support.faults.stage import MakeStage, Passes, Stage
-from tests.support.permits import Counts, watching
+from tests.support.permits import Counts, most_above, watching
 from tests.support.proxy import Fault
 
 pytestmark = pytest.mark.full
@@ -25,16 +26,31 @@ LIMITS: Mapping[str, Mapping[str, Any]] = {
 LEASE = 3.0
 
 
+#: A rate that is below what the workers can do.
+RATE, BURST = 50, 5
+RATES: Mapping[str, Mapping[str, Any]] = {
+    "faults.work": {"name": "work", "rate": RATE, "burst": BURST}
+}
+
+
 def judged(stage: Stage, found: list[Counts], passes: Passes, killer: Killer) -> None:
-    """Judge the runs, the leases and the permits."""
+    """Judge runs, leases and permits of a limit of concurrency."""
     verdict = stage.verdict()
+    at_once = most_at_once(stage.ledger.read()[0], stage.harms, lease=stage.lease)
     verdict.notes = {
         "kills": str(len(killer.strikes)),
         "leased": str(max(each.leased for each in found)),
+        "at once": str(at_once),
     }
     passes(verdict)
-    assert len(found) > 100
     assert max(each.leased for each in found) == CONCURRENCY
+    assert at_once <= CONCURRENCY
+    all_given_back(stage, found)
+
+
+def all_given_back(stage: Stage, found: list[Counts]) -> None:
+    """Check that each leased message had its permit, and that nothing of the limit is left."""
+    assert len(found) > 100
     assert {each for each in found if each.leased != each.permits} == set()
     assert stage.redis.zcard("delayq:permits") == 0
     assert stage.redis.exists("{celery}:held", "{celery}:lanes") == 0
@@ -66,6 +82,39 @@ def test_killed_and_stopped_workers_never_lease_more_than_the_limit_allows(
                 killer.strike(workers, ways)
         stage.settle()
     judged(stage, found, passes, killer)
+
+
+@pytest.mark.parametrize("seed", seeds(1, 3))
+def test_killed_and_stopped_workers_never_get_more_than_the_rate_allows(
+    make_stage: MakeStage, passes: Passes, seed: int
+) -> None:
+    """A message that comes back and is handed out again counts again."""
+    stage = make_stage(lease=LEASE, limits=RATES)
+    killer = Killer(stage, seed)
+    producer = stage.new_producer(limits=limits_of(RATES))
+    workers = stage.workers(2, concurrency=4)
+    ways = [
+        *(killer.power_cut, killer.kill_main, killer.kill_child),
+        lambda process: killer.stop(process, 1.2),
+    ]
+
+    with watching(stage.broker, "work") as found:
+        producer.send_many(RATE, "faults.work", 0.02)
+        with producer.sending(40, lambda _: producer.send("faults.work", 0.02)):
+            for _ in range(scaled(6, 25)):
+                killer.let_pass(0.1, 0.7)
+                killer.strike(workers, ways)
+        stage.settle()
+    verdict = stage.verdict()
+    above = most_above([(each.at_us / 1e6, each.handed_out) for each in found], RATE)
+    verdict.notes = {
+        "kills": str(len(killer.strikes)),
+        "handed out": str(found[-1].handed_out),
+        "above the rate": f"{above:.1f}",
+    }
+    passes(verdict)
+    assert 1 < above <= BURST + 1e-3
+    all_given_back(stage, found)
 
 
 @pytest.mark.parametrize("seed", seeds(1, 3))

@@ -13,18 +13,33 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 from celery_delayq import Item, Limit
+from tests.support import older
+from tests.support.permits import most_above
 
 from ..app import LANE_LIMIT, LANE_TASK
 from ..bench import OURS, STOCK, Bench, Side, Station, percentile
-from ..model import BenchError, Better, Figure, Row, Target, at_most, measurement, ratio_at_least
+from ..model import (
+    BenchError,
+    Better,
+    Figure,
+    Row,
+    Target,
+    at_most,
+    measurement,
+    ratio_at_least,
+    ratio_at_most,
+)
 from ..pauses import SLOW, Pauses
-from ..processes import Pool
+from ..processes import ROOT, Pool
 from ..publisher import Order
 from .immediate import SLOWEST, Drained
+from .redis_cpu import used
 
 #: A limit that never holds.
 NEVER = {"concurrency": 1_000_000}
@@ -32,6 +47,8 @@ ONE_AT_ONCE = {"concurrency": 1}
 
 #: Share of the rate without a limit, and seconds of the rate in a burst.
 SHARE, BURST_SECONDS = 0.25, 0.1
+#: Tasks a second of a slow rate, and seconds of its run.
+SLOW_RATE, SLOW_SECONDS = 5.0, 20
 #: Seconds between two samples, and seconds that a run may take beside twice those of its rate.
 SAMPLE, PATIENCE = 0.01, 60.0
 #: Stock starts fewer tasks than its rate allows: one of so many is enough to measure that.
@@ -47,6 +64,24 @@ USED = Row(
     Better.HIGHER,
     Target("≥ 97 %", lambda figure: figure.ours >= 97),
     digits=1,
+)
+#: A burst of 1 is the default of ``Limit``. Each wait ends a little late, which costs high rates much.
+ONES = (
+    Row(
+        "limits-rate-used-1",
+        "{:,} tasks held by {:g}/s, burst 1: started of those allowed (stock: its rate_limit)",
+        "%",
+        Better.HIGHER,
+        Target("≥ 97 %", lambda figure: figure.ours >= 97),
+        digits=1,
+    ),
+    Row(
+        "limits-rate-used-1-fast",
+        f"{{:,}} {HELD} ({{:,.0f}}/s), burst 1: started of those allowed",
+        "%",
+        Better.HIGHER,
+        digits=1,
+    ),
 )
 CALLS = Row(
     "limits-rate-calls",
@@ -72,6 +107,8 @@ PERMIT = Row(
     digits=1,
 )
 SLOW_ONE, SLOW_LANES = "limits-lane-slow", "limits-lanes-slow"
+#: Rows of tasks without a limit: beside an earlier version, and where other tasks have limits.
+BEFORE, OTHERS = "limits-none-before", "limits-none-others"
 
 Settings = Mapping[str, Any]
 
@@ -92,28 +129,37 @@ def _publish(station: Station, order: Order) -> None:
 
 @dataclass(frozen=True)
 class Cost:
-    """Tasks a second of one worker, and CPU of Redis for each task (µs), with publishing."""
+    """Tasks a second of one worker; CPU (µs) and commands of Redis for each task, with publishing.
+
+    Commands are those of ``INFO commandstats``, including commands in scripts.
+    """
 
     speed: float
     cpu: float
+    commands: float
 
 
-def _cpu(client: Any) -> float:
-    used = client.info("cpu")
-    return float(used["used_cpu_user"] + used["used_cpu_sys"])
+def _drain(
+    bench: Bench, limit: Settings | None = None, *, code: Path = ROOT, has_others: bool = False
+) -> Cost:
+    """Publish immediate tasks one by one, then let a worker run them.
 
-
-def _drain(bench: Bench, limit: Settings | None) -> Cost:
-    """Publish immediate tasks one by one, then let a worker run them."""
+    *has_others*: other tasks have limits. *code* has the package.
+    """
     count = bench.size.immediate
     with _station(bench, OURS, limit) as station:
-        before = _cpu(station.client)
+        station.code = code
+        if has_others:
+            with station.delayq() as delayq:
+                delayq.store.task_limits.announce({"other": Limit("other", rate=1).definition.text})
+        cpu, commands = used(station.client)
         _publish(station, Order(count, recorded=True))
         with station.worker(Pool.PREFORK) as worker:
             station.records.wait_for(count, count / SLOWEST, worker.check)
             speed = Drained.of(station.records.read()).per_second
             time.sleep(0.1)  # the last acknowledgements
-        return Cost(speed, (_cpu(station.client) - before) / count * 1e6)
+        cpu_then, commands_then = used(station.client)
+        return Cost(speed, (cpu_then - cpu) / count * 1e6, (commands_then - commands) / count)
 
 
 @dataclass
@@ -155,16 +201,6 @@ class HandOuts:
             (seconds, micros), in_lane, ready = pipeline.execute()
         return seconds + micros / 1e6, self.count - in_lane - ready
 
-    def most_above(self, rate: float) -> float:
-        """Return the most tasks that any window handed out beyond its length times the rate."""
-        most, least = 0.0, float("inf")
-        for seconds, number in self.samples:
-            # From the first sample on: a time since 1970 would cost digits.
-            above = number - rate * (seconds - self.samples[0][0])
-            least = min(least, above)
-            most = max(most, above - least)
-        return most
-
 
 @dataclass(frozen=True)
 class Held:
@@ -187,11 +223,12 @@ class Load:
     count: int
     started: int
     rate: float
+    burst_seconds: float = BURST_SECONDS
 
     @property
     def burst(self) -> int:
         """The burst of the limit."""
-        return max(1, round(self.rate * BURST_SECONDS))
+        return max(1, round(self.rate * self.burst_seconds))
 
     @property
     def limit(self) -> dict[str, Any]:
@@ -218,7 +255,7 @@ class Load:
         took = starts[-1] - starts[0]
         above = 0.0
         if station.side.delayq:
-            above = hand_outs.most_above(self.rate)
+            above = most_above(hand_outs.samples, self.rate)
             if above > self.burst + 1e-3:
                 raise BenchError(
                     f"{above:.1f} tasks above {self.rate:.1f}/s in one window: the burst is "
@@ -309,6 +346,25 @@ def _held(bench: Bench, rate: float) -> Iterator[Figure]:
     )
 
 
+def _one_by_one(bench: Bench, rate: float) -> Iterator[Figure]:
+    """Yield the rows of a burst of 1: at a slow rate, and at that of the other rows."""
+    slow, part = round(SLOW_RATE * SLOW_SECONDS), bench.size.limited // STOCK_PART
+    loads = Load(slow, slow, SLOW_RATE, 0.0), Load(part, part, rate, 0.0)
+    for row, load in zip(ONES, loads, strict=True):
+        titled = row.titled(load.count, load.rate)
+        stock, ours = bench.in_turns(
+            titled.title,
+            bench.size.load_rounds,
+            (STOCK, OURS),
+            partial(_used_of, bench, load),
+        )
+        yield titled.figure(stock, ours)
+
+
+def _used_of(bench: Bench, load: Load, side: Side) -> float:
+    return load.run(bench, side).used
+
+
 def _slow(bench: Bench, rate: float) -> Iterator[Figure]:
     """Yield the rows of slow scripts: with very many lanes, and with very many tasks of one."""
     size = bench.size
@@ -334,6 +390,7 @@ def limits(bench: Bench) -> Iterator[Figure]:
     free, figures = _never(bench)
     yield from figures
     yield from _held(bench, SHARE * free)
+    yield from _one_by_one(bench, SHARE * free)
     gaps = bench.in_turns(
         PERMIT.title,
         bench.size.load_rounds,
@@ -342,3 +399,34 @@ def limits(bench: Bench) -> Iterator[Figure]:
     )
     yield PERMIT.figure(*gaps)
     yield from _slow(bench, SHARE * free)
+
+
+def _without(bench: Bench, name: str, title: str, *kinds: Mapping[str, Any]) -> Iterator[Figure]:
+    """Yield the rows of tasks without a limit: commands and CPU of Redis by two arguments of
+    :func:`_drain`.
+    """
+    first, second = bench.in_turns(
+        title, bench.size.fast_rounds, (kinds[0], kinds[1]), lambda kind: _drain(bench, **kind)
+    )
+    rows = (
+        Row(f"{name}-commands", f"{title}: commands of Redis", "per task", Better.LOWER, digits=2),
+        Row(f"{name}-cpu", f"{title}: CPU of Redis", "µs/task", Better.LOWER, digits=1),
+    )
+    targets = (ratio_at_most(1.02), ratio_at_most(1.03)) if name == BEFORE else (None, None)
+    for row, target, field_name in zip(rows, targets, ("commands", "cpu"), strict=True):
+        values = [[getattr(each, field_name) for each in some] for some in (first, second)]
+        yield replace(row, target=target).figure(*values)
+
+
+@measurement("without-limits", order=63)
+def without_limits(bench: Bench) -> Iterator[Figure]:
+    """Tasks without a limit: cost beside the version before limits, and where others have limits."""
+    title = "immediate tasks without a limit"
+    yield from _without(
+        bench, OTHERS, f"{title}: no limits, limits of other tasks", {}, {"has_others": True}
+    )
+    try:
+        code = older.unpack(bench.folder / "before")
+    except older.MissingHistory as exc:
+        raise BenchError(str(exc)) from exc
+    yield from _without(bench, BEFORE, f"{title}: {older.COMMIT}, now", {"code": code}, {})

@@ -5,10 +5,11 @@ All times are microseconds since 1970 by Redis' clock.
 
 from __future__ import annotations
 
+import sys
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 #: A finished run is acknowledged within this time. If its holder dies later, it must not run again.
@@ -164,6 +165,32 @@ def judge(
     return verdict
 
 
+def most_at_once(runs: Iterable[Run], harms: Collection[Harm], *, lease: float) -> int:
+    """Return the largest number of runs at one moment.
+
+    A run without an end lasted until its process was killed. Runs of a process that was stopped for
+    most of a *lease* (seconds) do not count: others may have begun what it had leased.
+    """
+    changes = []
+    for run in runs:
+        its = [harm for harm in harms if harm.pid in (run.pid, run.holder)]
+        if any(_may_end_lease(harm, lease) and _is_during(harm, run) for harm in its):
+            continue
+        kills = [harm.since_us for harm in its if harm.fatal and harm.since_us >= run.start_us]
+        end_us = min(kills, default=sys.maxsize) if run.end_us is None else run.end_us
+        changes += [(run.start_us, 1), (end_us, -1)]
+    return max(accumulate(change for _, change in sorted(changes)), default=0)
+
+
+def _may_end_lease(harm: Harm, lease: float) -> bool:
+    """Return whether a stopped process may have lost its leases before it went on."""
+    return not harm.fatal and harm.until_us - harm.since_us > HARMLESS_PART * lease * 1_000_000
+
+
+def _is_during(harm: Harm, run: Run) -> bool:
+    return harm.until_us >= run.start_us and (run.end_us is None or harm.since_us <= run.end_us)
+
+
 def _merged(promises: Iterable[Promise]) -> dict[str, Promise]:
     """Return one promise for each key; a task that ran again has promised the same again."""
     known: dict[str, Promise] = {}
@@ -216,7 +243,7 @@ def _repetitions(
 def _excuses(harm: Harm, before: Run, again: Run, lease: float) -> bool:
     """Return whether a fault of the process of *before* explains the run *again*."""
     was_leased = before.end_us is None or harm.since_us <= before.end_us + ACK_GRACE_US
-    long = harm.fatal or harm.until_us - harm.since_us > HARMLESS_PART * lease * 1_000_000
+    long = harm.fatal or _may_end_lease(harm, lease)
     # The children of a killed worker may start the tasks that they have received.
     during = (harm.fatal or harm.until_us >= before.start_us) and harm.since_us <= again.start_us
     return harm.pid in (before.pid, before.holder) and was_leased and long and during

@@ -1,16 +1,16 @@
-"""The benchmarks' count of what a rate has handed out, in any window."""
+"""The count of what a rate has handed out, in any window."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.benchmarks.measurements.limits import HandOuts
+from tests.support.permits import most_above
 
 RATE = 100.0
 
 
 def above(*samples: tuple[float, int]) -> float:
-    return HandOuts(1_000, [*samples]).most_above(RATE)
+    return most_above(samples, RATE)
 
 
 def test_tasks_at_their_rate_are_none_above_it() -> None:
