@@ -7,12 +7,13 @@ import os
 import re
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from celery import Celery
 from celery.signals import worker_ready
 
+from .model import given_fields
 from .records import Recorder
 
 #: The variable with the settings of a process, as JSON.
@@ -64,7 +65,7 @@ class Settings:
 
     def to_environment(self) -> dict[str, str]:
         """Return the settings as environment variables."""
-        return {VARIABLE: json.dumps(asdict(self))}
+        return {VARIABLE: json.dumps(given_fields(self))}
 
 
 def make_app(settings: Settings) -> Celery:

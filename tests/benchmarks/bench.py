@@ -19,7 +19,7 @@ from tests.support.programs import redis_server_on_path
 
 from .app import Settings
 from .model import BenchError
-from .processes import Firer, Pool, Publisher, Worker, probe
+from .processes import ROOT, Firer, Pool, Publisher, Worker, probe
 from .records import Records
 
 DATABASES = 64
@@ -137,11 +137,13 @@ class Station:
             at_least_once=at_least_once,
         )
         self._folder = folder
+        #: The folder with the package and the benchmarks of worker and publisher.
+        self.code = ROOT
 
     def worker(self, pool: Pool = Pool.SOLO, queues: tuple[str, ...] = ()) -> Worker:
         """Return a worker of this side; it runs inside ``with``."""
         log = self._folder / f"worker-{self.database}.log"
-        return Worker(self.settings, log, pool, queues)
+        return Worker(self.settings, log, pool, queues, self.code)
 
     def firer(self, entries: int, ticking: int = 0) -> Firer:
         """Return a process that fires periodic entries; for beat they are in its settings."""
@@ -155,7 +157,8 @@ class Station:
 
     def publisher(self) -> Publisher:
         """Return a publisher of this side; it runs inside ``with``."""
-        return Publisher(self.settings, self._folder / f"publisher-{self.database}.log")
+        log = self._folder / f"publisher-{self.database}.log"
+        return Publisher(self.settings, log, self.code)
 
     @contextmanager
     def delayq(self, limits: Mapping[str, Limit] | None = None) -> Iterator[DelayQ]:

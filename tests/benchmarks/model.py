@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +29,17 @@ class Target:
 
     text: str
     reached: Callable[[Figure], bool]
+
+
+def given_fields(values: Any) -> dict[str, Any]:
+    """Return the fields of a dataclass that are not their defaults: a process of an older version
+    may not know the others.
+    """
+    return {
+        each.name: value
+        for each in fields(values)
+        if (value := getattr(values, each.name)) != each.default
+    }
 
 
 def ratio_at_least(limit: float) -> Target:

@@ -8,7 +8,6 @@ import select
 import subprocess
 import sys
 import time
-from dataclasses import asdict
 from enum import Enum
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
@@ -18,7 +17,7 @@ import psutil
 from celery_delayq.testing import ManagedProcess
 
 from .app import Settings
-from .model import BenchError, Published
+from .model import BenchError, Published, given_fields
 from .publisher import Order
 from .records import Records
 
@@ -55,9 +54,11 @@ class _Process(ManagedProcess):
     them, and the database is dropped afterwards.
     """
 
-    def __init__(self, settings: Settings, log: Path, *arguments: str) -> None:
+    def __init__(
+        self, settings: Settings, log: Path, *arguments: str, code: Path = ROOT
+    ) -> None:
         command = [sys.executable, "-m", *arguments]
-        super().__init__(command, env=settings.to_environment(), cwd=ROOT, log_file=log)
+        super().__init__(command, env=settings.to_environment(), cwd=code, log_file=log)
 
     def __exit__(self, *_: object) -> None:
         self.kill()
@@ -76,10 +77,17 @@ class _Process(ManagedProcess):
 class Worker(_Process):
     """One ``celery -A … worker``; inside ``with`` it is ready to consume."""
 
-    def __init__(self, settings: Settings, log: Path, pool: Pool, queues: tuple[str, ...]) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        log: Path,
+        pool: Pool,
+        queues: tuple[str, ...],
+        code: Path = ROOT,
+    ) -> None:
         consumed = ("-Q", ",".join(queues)) if queues else ()
         arguments = ("worker", *pool.arguments, "-l", "WARNING", *QUIET, *consumed)
-        super().__init__(settings, log, *APP, *arguments)
+        super().__init__(settings, log, *APP, *arguments, code=code)
 
     def __enter__(self) -> Self:
         super().__enter__()
@@ -157,8 +165,8 @@ class Firer(_Process):
 class Publisher(_Process):
     """The publishing process of one side."""
 
-    def __init__(self, settings: Settings, log: Path) -> None:
-        super().__init__(settings, log, "tests.benchmarks.publisher")
+    def __init__(self, settings: Settings, log: Path, code: Path = ROOT) -> None:
+        super().__init__(settings, log, "tests.benchmarks.publisher", code=code)
 
     def _spawn(self, log: IO[bytes]) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
@@ -187,7 +195,7 @@ class Publisher(_Process):
         assert process.stdin is not None
         assert process.stdout is not None
         try:
-            process.stdin.write(json.dumps(asdict(order)).encode() + b"\n")
+            process.stdin.write(json.dumps(given_fields(order)).encode() + b"\n")
             answers, _, _ = select.select([process.stdout], [], [], timeout)
             line = process.stdout.readline() if answers else b""
         except BrokenPipeError:

@@ -37,8 +37,8 @@ class Cost(NamedTuple):
     commands: float
 
 
-def _used(client: Any) -> tuple[float, int]:
-    """Return seconds of CPU and number of commands so far."""
+def used(client: Any) -> tuple[float, int]:
+    """Return seconds of CPU and number of commands of a Redis so far."""
     cpu, commands = client.info("cpu"), client.info("commandstats")
     calls = sum(each["calls"] for each in commands.values())
     return float(cpu["used_cpu_user"] + cpu["used_cpu_sys"]), calls
@@ -50,7 +50,7 @@ def _run(bench: Bench, station: Station, publisher: Publisher, load: Load) -> Co
         publisher.publish(Order(5, recorded=True))
         station.records.wait_for(5, PATIENCE, worker.check)
         time.sleep(0.5)
-        cpu, commands = _used(bench.server.client())
+        cpu, commands = used(bench.server.client())
         due = now_ms() + round(1000 * (8 * load.count / MIN_RATE + MARGIN))
         publisher.publish(Order(load.count, due, load.step_ms, recorded=True))
         if time.time() * 1000 > due:
@@ -58,7 +58,7 @@ def _run(bench: Bench, station: Station, publisher: Publisher, load: Load) -> Co
         last = due / 1000 + load.count * load.step_ms / 1000 - time.time()
         station.records.wait_for(5 + load.count, last + PATIENCE, worker.check)
         time.sleep(0.1)  # the last acknowledgements
-        cpu_then, commands_then = _used(bench.server.client())
+        cpu_then, commands_then = used(bench.server.client())
     return Cost((cpu_then - cpu) / load.count * 1e6, (commands_then - commands) / load.count)
 
 
