@@ -75,14 +75,25 @@ class KeyTemplate(NamedTuple):
             raise self.error(f"{given} returned {key!r}, not a text")
         return str(key)
 
+    def unreadable(self) -> str | None:
+        """Return why no call of any task can fill the template; None if a call may."""
+        if not isinstance(self.value, str):
+            return None
+        if not self.value.strip():
+            return f"{self.shown} is an empty text"
+        try:
+            list(string.Formatter().parse(self.value))
+        except ValueError as exc:
+            return f"{self.shown} cannot be read: {exc}"
+        return None
+
     def problem(self, task_name: str, task: Any) -> str | None:
         """Return why no call of a task can fill the template; None if a call may."""
         if not isinstance(self.value, str):
             return None
-        try:
-            fields = [name or "" for _, name, *_ in string.Formatter().parse(self.value)]
-        except ValueError as exc:
-            return f"{task_name}: {self.shown} cannot be read: {exc}"
+        if text := self.unreadable():
+            return f"{task_name}: {text}"
+        fields = [name or "" for _, name, *_ in string.Formatter().parse(self.value)]
         try:
             parameters = _signature_of(task.run).parameters
         except (TypeError, ValueError, AttributeError):

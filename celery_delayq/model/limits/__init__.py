@@ -195,6 +195,8 @@ class Limit:
                 f"{given}key={self.key!r}: expected a template such as '{{customer}}', a callable "
                 "that gets the task's arguments, or None"
             )
+        if text := key_template(self).unreadable():
+            raise InvalidLimit(f"{text}; expected a template such as '{{customer}}'")
         if not isinstance(self.fair, bool):
             raise InvalidLimit(f"{given}fair={self.fair!r}: expected True or False")
         if self.rate is None and most is None and not self.fair:

@@ -65,7 +65,8 @@ USED = Row(
     Target("≥ 97 %", lambda figure: figure.ours >= 97),
     digits=1,
 )
-#: A burst of 1 is the default of ``Limit``. Each wait ends a little late, which costs high rates much.
+#: With a burst of 1, the default of ``Limit``. Each wait ends a little late: that costs high rates
+#: much.
 ONES = (
     Row(
         "limits-rate-used-1",
@@ -401,32 +402,44 @@ def limits(bench: Bench) -> Iterator[Figure]:
     yield from _slow(bench, SHARE * free)
 
 
-def _without(bench: Bench, name: str, title: str, *kinds: Mapping[str, Any]) -> Iterator[Figure]:
-    """Yield the rows of tasks without a limit: commands and CPU of Redis by two arguments of
-    :func:`_drain`.
+def _without(
+    bench: Bench,
+    name: str,
+    title: str,
+    kinds: tuple[Settings, Settings],
+    targets: tuple[Target | None, Target | None] = (None, None),
+) -> Iterator[Figure]:
+    """Yield the rows of tasks without a limit: commands and CPU of Redis.
+
+    *kinds* are arguments of :func:`_drain`.
     """
     first, second = bench.in_turns(
-        title, bench.size.fast_rounds, (kinds[0], kinds[1]), lambda kind: _drain(bench, **kind)
+        title, bench.size.fast_rounds, kinds, lambda kind: _drain(bench, **kind)
     )
-    rows = (
-        Row(f"{name}-commands", f"{title}: commands of Redis", "per task", Better.LOWER, digits=2),
-        Row(f"{name}-cpu", f"{title}: CPU of Redis", "µs/task", Better.LOWER, digits=1),
+    per_task, cpu = f"{title}: commands of Redis", f"{title}: CPU of Redis"
+    yield Row(f"{name}-commands", per_task, "per task", Better.LOWER, targets[0], digits=2).figure(
+        [each.commands for each in first], [each.commands for each in second]
     )
-    targets = (ratio_at_most(1.02), ratio_at_most(1.03)) if name == BEFORE else (None, None)
-    for row, target, field_name in zip(rows, targets, ("commands", "cpu"), strict=True):
-        values = [[getattr(each, field_name) for each in some] for some in (first, second)]
-        yield replace(row, target=target).figure(*values)
+    yield Row(f"{name}-cpu", cpu, "µs/task", Better.LOWER, targets[1], digits=1).figure(
+        [each.cpu for each in first], [each.cpu for each in second]
+    )
 
 
 @measurement("without-limits", order=63)
 def without_limits(bench: Bench) -> Iterator[Figure]:
-    """Tasks without a limit: cost beside the version before limits, and where others have limits."""
+    """Tasks without a limit: beside the version before limits, and beside tasks with limits."""
     title = "immediate tasks without a limit"
     yield from _without(
-        bench, OTHERS, f"{title}: no limits, limits of other tasks", {}, {"has_others": True}
+        bench, OTHERS, f"{title}: no limits, limits of other tasks", ({}, {"has_others": True})
     )
     try:
         code = older.unpack(bench.folder / "before")
     except older.MissingHistory as exc:
         raise BenchError(str(exc)) from exc
-    yield from _without(bench, BEFORE, f"{title}: {older.COMMIT}, now", {"code": code}, {})
+    yield from _without(
+        bench,
+        BEFORE,
+        f"{title}: version {older.COMMIT}, this version",
+        ({"code": code}, {}),
+        (ratio_at_most(1.02), ratio_at_most(1.03)),
+    )

@@ -195,6 +195,10 @@ REQUESTS = {
 }
 
 
+def wait_repaired(is_repaired: IsRepaired, caplog: pytest.LogCaptureFixture, name: str) -> None:
+    wait_until(lambda: is_repaired(caplog.text), TIMEOUT, f"the repair after {name}")
+
+
 def test_the_table_has_all_calls_of_an_audit(
     monkeypatch: pytest.MonkeyPatch, delayq_redis: RedisUnderTest
 ) -> None:
@@ -224,7 +228,7 @@ def test_a_dispatcher_outlives_each_refusal_of_an_audit(
             rule = proxy.on(request, Fault.REFUSE, answer=answer)
             is_repaired = CALLS[call](one)
             assert rule.fired.wait(TIMEOUT), name
-            wait_until(lambda: is_repaired(caplog.text), TIMEOUT, f"the repair after {name}")
+            wait_repaired(is_repaired, caplog, name)
         assert dispatcher.is_alive()
 
 
@@ -240,7 +244,7 @@ def test_a_dispatcher_outlives_the_refusal_of_one_queue(
                 rule = proxy.on("dispatch/planned_looks", Fault.REFUSE, nth=nth, answer=each)
             is_repaired = hide_queue(one)
             assert rule.fired.wait(TIMEOUT), name
-            wait_until(lambda: is_repaired(caplog.text), TIMEOUT, f"the repair after {name}")
+            wait_repaired(is_repaired, caplog, name)
 
 
 def test_without_limits_an_audit_is_one_call(

@@ -108,7 +108,6 @@ KEYS = {
     "all": None,
     "{customr}": "has no argument 'customr'; did you mean customer?",
     "{customer}:{customr.id}": "has no argument 'customr'; did you mean customer?",
-    "{customer": "cannot be read: ",
 }
 
 
@@ -137,6 +136,16 @@ def test_a_key_that_names_no_argument_is_reported(
         assert text.startswith("Calls are refused: shop.charge: ")
         assert f"key={key!r}" in text
         assert str(problem) in text
+
+
+@pytest.mark.parametrize(
+    ("key", "problem"), [("{customer", "cannot be read: "), (" ", "is an empty text")]
+)
+def test_a_template_without_any_key_is_reported(key: str, problem: str) -> None:
+    """That of a limit is refused where it is written."""
+    [text] = refusals_of(app_on("delayq+redis://", unique_key=key))
+
+    assert text.startswith(f"Calls are refused: shop.pay: unique_key={key!r} {problem}")
 
 
 @pytest.mark.parametrize("key", [Key("{customr}"), lambda *_, **__: "one"])

@@ -82,6 +82,8 @@ def test_a_number_of_tasks_is_a_whole_one_from_1(value: Any) -> None:
         ({"key": "{customer}"}, "nothing is limited"),
         ({"burst": 2, "concurrency": 1}, "burst=2 without rate="),
         ({"rate": 1, "key": 5}, "key=5: expected a template"),
+        ({"rate": 1, "key": "{customer"}, r"key='{customer' of Limit\('stripe'\) cannot be read"),
+        ({"rate": 1, "key": " "}, r"key=' ' of Limit\('stripe'\) is an empty text; expected a"),
         ({"rate": 1, "fair": 1}, "fair=1: expected True or False"),
     ],
 )
