@@ -7,8 +7,8 @@ late.
 Processes of older versions end leases and leave the permits of their messages behind: such a permit
 would take a place of its limit for ever. And they lease messages without permits: the log says so,
 since a limit does not hold meanwhile. A lane whose note that it waits for a permit is lost would
-wait for ever. The call that looks at the index answers whether there are limits at all. Without any,
-an audit makes no other call.
+wait for ever. The call that looks at the index answers whether there are limits at all. Without
+any, an audit makes no other call.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ import statistics
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
@@ -36,7 +36,7 @@ from ..model import (
     ratio_at_most,
 )
 from ..pauses import SLOW, Pauses
-from ..processes import ROOT, Pool
+from ..processes import ROOT, Pool, Worker
 from ..publisher import Order
 from .immediate import SLOWEST, Drained
 from .redis_cpu import used
@@ -44,6 +44,8 @@ from .redis_cpu import used
 #: A limit that never holds.
 NEVER = {"concurrency": 1_000_000}
 ONE_AT_ONCE = {"concurrency": 1}
+#: One less than two workers run.
+THREE_AT_ONCE = {"concurrency": 3}
 
 #: Share of the rate without a limit, and seconds of the rate in a burst.
 SHARE, BURST_SECONDS = 0.25, 0.1
@@ -105,6 +107,14 @@ PERMIT = Row(
     "ms",
     Better.LOWER,
     at_most(50, "ms"),
+    digits=1,
+)
+PERMITS = Row(
+    "limits-permits-p99",
+    "two workers, start to next start without a limit; end to next start with concurrency 3: p99",
+    "ms",
+    Better.LOWER,
+    at_most(100, "ms"),
     digits=1,
 )
 SLOW_ONE, SLOW_LANES = "limits-lane-slow", "limits-lanes-slow"
@@ -287,18 +297,28 @@ def _block(station: Station, lanes: int) -> None:
                 time.sleep(0.1)
 
 
-def _gaps(bench: Bench, limit: Settings | None) -> list[float]:
-    """Return the ms from each start, with a limit from each end, to the next start."""
+def _gaps(bench: Bench, limit: Settings | None, workers: int = 1) -> list[float]:
+    """Return the ms from each start to the next; with a limit, from each end to the start that it
+    allowed.
+    """
     count = bench.size.immediate // 10
-    with _station(bench, OURS, limit) as station:
+    with _station(bench, OURS, limit) as station, ExitStack() as stack:
+        delayq = stack.enter_context(station.delayq())
+        delayq.pause(queue="celery")  # until all workers are there
         _publish(station, Order(count, working=True))
-        with station.worker(Pool.PREFORK) as worker:
-            station.records.wait_for(count, count / SLOWEST * 10, worker.check)
+        for number in range(workers):
+            log = bench.folder / f"permits-{number}.log"
+            worker = stack.enter_context(Worker(station.settings, log, Pool.PREFORK, ()))
+        delayq.resume(queue="celery")
+        station.records.wait_for(count, count / SLOWEST * 10, worker.check)
         # A record has start and end.
-        runs = sorted(station.records.read())
-    gaps = [(b[0] - a[limit is not None]) * 1000 for a, b in pairwise(runs)]
-    if limit is not None and min(gaps) < 0:
-        raise BenchError("two tasks ran at once under a limit of one")
+        starts, ends = map(sorted, zip(*station.records.read(), strict=True))
+    if limit is None:
+        return [(after - before) * 1000 for before, after in pairwise(starts)]
+    most = limit["concurrency"]
+    gaps = [(start - end) * 1000 for end, start in zip(ends, starts[most:], strict=False)]
+    if min(gaps) < 0:
+        raise BenchError(f"more than {most} tasks ran at once")
     return gaps
 
 
@@ -399,6 +419,13 @@ def limits(bench: Bench) -> Iterator[Figure]:
         lambda limit: percentile(_gaps(bench, limit), 99),
     )
     yield PERMIT.figure(*gaps)
+    gaps = bench.in_turns(
+        PERMITS.title,
+        bench.size.load_rounds,
+        (None, THREE_AT_ONCE),
+        lambda limit: percentile(_gaps(bench, limit, workers=2), 99),
+    )
+    yield PERMITS.figure(*gaps)
     yield from _slow(bench, SHARE * free)
 
 

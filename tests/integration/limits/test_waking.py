@@ -90,7 +90,7 @@ def test_tasks_without_limits_leave_a_place_to_those_of_limits(
 
 
 #: A limit of as many tasks as the pool of a worker runs at once.
-WIDE = {**OTHER, "concurrency": 4, "fair": False}
+WIDE: dict[str, Any] = {"name": "wide", "concurrency": 4}
 
 
 @pytest.mark.parametrize(
