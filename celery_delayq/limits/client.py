@@ -199,7 +199,21 @@ class TaskLimits:
             Neither Redis nor the app has a limit of this name.
         """
         self._stored(name)
-        return self._session.ask(lambda stores: _forget(stores, percent(name), of_code=code))
+        is_changed = False
+
+        def forget(stores: Stores) -> None:
+            nonlocal is_changed  # a call that is repeated after a lost reply finds nothing more
+            for store in stores:
+                limits, field = store.task_limits, percent(name)
+                before = limits.stored(field)
+                is_changed |= bool(before.override or (code and before.of_code))
+                limits.forget(field)
+                if code:
+                    limits.forget(field, of_code=True)
+                limits.wake_lanes([field])
+
+        self._session.ask(forget)
+        return is_changed
 
     def lanes(self, name: str, n: int = 10) -> builtins.list[LaneStatus]:
         """Return the lanes of a limit with most held tasks, the longest first.
@@ -291,20 +305,6 @@ def _override(stores: Stores, name: str, change: Callable[[StoredLimit], str]) -
         while not limits.override(name, change(before), before):
             before = limits.stored(name)
         limits.wake_lanes([name])
-
-
-def _forget(stores: Stores, name: str, *, of_code: bool) -> bool:
-    """Remove what people have set from all stores, with *of_code* also what the code said.
-
-    Return whether there was something.
-    """
-    changed = False
-    for store in stores:
-        limits = store.task_limits
-        changed |= limits.forget(name)
-        changed |= of_code and limits.forget(name, of_code=True)
-        limits.wake_lanes([name])
-    return changed
 
 
 def _as_dict(definition: Definition | None) -> dict[str, Any] | None:

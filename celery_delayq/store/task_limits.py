@@ -104,19 +104,17 @@ class LimitStore(StorePart):
         args = [name, *map(to_bytes, before), definition, int(is_other_rate)]
         return bool(self._run("limits/override", None, args))
 
-    def forget(self, name: str, *, of_code: bool = False) -> bool:
-        """Remove what people have set or, with *of_code*, what the code said. False: nothing."""
+    def forget(self, name: str, *, of_code: bool = False) -> None:
+        """Remove what people have set or, with *of_code*, what the code said."""
         before = self.stored(name)
         now = before._replace(**{"of_code" if of_code else "override": ""})
         if changed := self._change_of_rate(name, before, now):
             self._runner.client.hset(self._keys.limits, mapping=changed)
         if now == StoredLimit():
             self._runner.client.hdel(self._keys.limits, f"r{name}")
-        field = f"{'c' if of_code else 'o'}{name}"
-        is_changed = bool(self._runner.client.hdel(self._keys.limits, field))
+        self._runner.client.hdel(self._keys.limits, f"{'c' if of_code else 'o'}{name}")
         if not self._runner.client.exists(self._keys.limits):
             self._runner.client.unlink(self._keys.slots)  # no call would forget them
-        return is_changed
 
     def stored(self, name: str) -> StoredLimit:
         """Return the definitions of one limit."""

@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 import pytest
 from celery import Celery, chord, signals
 
-from celery_delayq import DelayQ
+from celery_delayq import DelayQ, Limit
+from celery_delayq.limits.client import TaskLimits
 from celery_delayq.model.dead_letter import DeadFilter
 from celery_delayq.model.scheduled import Filter
 from celery_delayq.periodic.client import PeriodicTasks
@@ -31,6 +32,7 @@ from tests.support.proxy import Fault
 from tests.support.runs import finished
 
 ETA = datetime(2100, 1, 1, tzinfo=timezone.utc)
+PAST = datetime(2020, 1, 1, tzinfo=timezone.utc)
 
 #: How the id of a run of a periodic entry ends, and the name of a second message with one id.
 RUN = re.compile(rb":[0-9a-f]{16}$")
@@ -116,6 +118,18 @@ def entry(stage: Stage) -> None:
 def paused_entry(stage: Stage) -> None:
     entry(stage)
     stage.delayq.periodic.pause("hourly")
+
+
+def limited(stage: Stage) -> None:
+    """Two held tasks of a limit, which people have set."""
+    task, limit = stage.app.tasks["tasks.add"], Limit("api", rate="1/d", fair=True)
+    stage.delayq.store.task_limits.announce({"api": limit.definition.text})
+    stage.delayq.store.register("celery")
+    task.limit = limit
+    for n in range(2):
+        task.apply_async((n, n), eta=PAST, task_id=f"held-{n}")
+    task.limit = None
+    stage.delayq.limits.set("api", rate="2/d")
 
 
 def nothing(_: Stage) -> None:
@@ -210,6 +224,10 @@ OPERATIONS: dict[str, Operation] = {
     "periodic.resume": Operation(paused_entry, lambda q, _: q.periodic.resume("hourly").status),
     "periodic.run_now": Operation(entry, lambda q, _: q.periodic.run_now("hourly") is not None),
     "periodic import": Operation(nothing, taken_over),
+    "limits.set": Operation(limited, lambda q, _: q.limits.set("api", concurrency=3).as_dict()),
+    "limits.set, off": Operation(limited, lambda q, _: q.limits.set("api", off=True).as_dict()),
+    "limits.unset": Operation(limited, lambda q, _: q.limits.unset("api")),
+    "limits.unset, code": Operation(limited, lambda q, _: q.limits.unset("api", code=True)),
 }
 
 
@@ -250,6 +268,10 @@ READERS: dict[str, Operation] = {
     "periodic.iterate": Operation(waiting, lambda q, _: names_of(q.periodic.iterate())),
     "periodic.unreadable": Operation(waiting, lambda q, _: names_of(q.periodic.unreadable())),
     "periodic.next": Operation(waiting, lambda q, _: q.periodic.next("hourly")),
+    "limits.get": Operation(limited, lambda q, _: q.limits.get("api").as_dict()),
+    "limits.list": Operation(limited, lambda q, _: [each.as_dict() for each in q.limits.list()]),
+    "limits.lanes": Operation(limited, lambda q, _: [each.held for each in q.limits.lanes("api")]),
+    "limits.ahead": Operation(limited, lambda q, _: q.limits.ahead(q.get("held-1"))),
 }
 
 #: Public methods without calls to Redis, and `schedule_many`, which says that it tells of
@@ -271,7 +293,8 @@ def public(kind: type, prefix: str = "") -> set[str]:
 def test_every_change_is_here() -> None:
     here = {name.partition(",")[0] for name in OPERATIONS} - {"periodic import"}
 
-    every = public(DelayQ) | public(PeriodicTasks, "periodic.")
+    every = public(DelayQ)
+    every |= public(PeriodicTasks, "periodic.") | public(TaskLimits, "limits.")
     assert here | {*READERS} | OTHERS == every | {"dead_letters"}
     assert not here & OTHERS
 
@@ -334,7 +357,7 @@ def revoked_ids() -> Iterator[list[str]]:
 #: Those that run in each tier: one of each way in which a repeat may go wrong.
 SHORT = {
     *("cancel", "cancel_all", "cancel_ids", "reschedule, by", "pause, task"),
-    *("import_from", "import_dead", "purge_all", "compat", "periodic.list"),
+    *("import_from", "import_dead", "purge_all", "compat", "periodic.list", "limits.unset"),
 }
 
 
