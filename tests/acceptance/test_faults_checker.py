@@ -29,6 +29,10 @@ def killed(pid: int, at: float) -> Harm:
     return Harm(pid, int(at * SECOND), int(at * SECOND))
 
 
+def stopped(pid: int, since: float, until: float) -> Harm:
+    return Harm(pid, int(since * SECOND), int(until * SECOND), fatal=False)
+
+
 def test_what_ran_once_in_time_is_right() -> None:
     verdict = judge([Promise("a", SECOND)], [run("a", 1, 2)], {})
 
@@ -184,8 +188,8 @@ def test_what_redis_forgot_is_counted_and_nothing_else_is_excused_by_it() -> Non
         # A child may finish what it runs after the kill of its worker.
         ([run("a", 1, 5), run("b", 3, 4)], [killed(WORKER, 2)], 2),
         # A worker that was stopped for most of its lease may have lost it.
-        ([run("a", 1, 9), run("b", 3, 4)], [Harm(WORKER, 2 * SECOND, 8 * SECOND, False)], 1),
-        ([run("a", 1, 9), run("b", 3, 4)], [Harm(WORKER, 2 * SECOND, 4 * SECOND, False)], 2),
+        ([run("a", 1, 9), run("b", 3, 4, OTHER)], [stopped(WORKER, 2, 8)], 1),
+        ([run("a", 1, 9), run("b", 3, 4, OTHER)], [stopped(WORKER, 2, 4)], 2),
     ],
 )
 def test_runs_at_once_are_counted_while_leases_last(

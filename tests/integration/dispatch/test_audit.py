@@ -205,7 +205,7 @@ def test_the_table_has_all_calls_of_an_audit(
     monkeypatch.setattr(audit, "AUDIT_SECONDS", 0.0)
     monkeypatch.setattr(audit, "REGISTER_SECONDS", 0.0)
     one = limited(delayq_redis)
-    for harm in CALLS.values():
+    for harm in reversed(CALLS.values()):  # no script works with a key of another type
         harm(one)
     with Proxy(delayq_redis.port) as proxy, Redis(port=proxy.port) as client:
         store = Store(client, KEYS, Layout())

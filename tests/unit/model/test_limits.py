@@ -201,7 +201,6 @@ def test_an_error_shows_the_begin_of_large_arguments() -> None:
         ("{5}", "cannot be computed"),
         (lambda: "k", "failed for args="),
         (lambda *_, **__: None, "returned None, not a text"),
-        ("", "is an empty text"),
         ("{more}", "cannot be computed"),
         (lambda *_, **__: " ", "is an empty text"),
         (lambda *_, **__: "\ud800", "expected a text that UTF-8 can hold"),
