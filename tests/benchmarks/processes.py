@@ -54,9 +54,7 @@ class _Process(ManagedProcess):
     them, and the database is dropped afterwards.
     """
 
-    def __init__(
-        self, settings: Settings, log: Path, *arguments: str, code: Path = ROOT
-    ) -> None:
+    def __init__(self, settings: Settings, log: Path, *arguments: str, code: Path = ROOT) -> None:
         command = [sys.executable, "-m", *arguments]
         super().__init__(command, env=settings.to_environment(), cwd=code, log_file=log)
 
