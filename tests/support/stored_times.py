@@ -67,13 +67,14 @@ SHOWN_OR_BRIEF = {
     "moved score": "later than when each reading began, whatever the clock says",
     "moved expires": "as for readers",
     "history_index value": "the offsets of runs, in the order in which they are written",
+    "limits r": "a time ahead does not count: lanes keep the slots of their former rate",
     "worker_id expires": "fsck alone asks whether a worker id lives",
 }
 
 #: Places without times.
 WITHOUT_TIME = {
     *("held score", "permits score", "blocked_lanes score", "freed_lanes score"),
-    "limits *",
+    *("limits *", "limits o"),
     *("tasks score", "paused_due score", "duplicate_ids score", "duplicate_ids item"),
     *("entries *", "leased *", "queues *", "request_numbers *", "deliveries *", "totals *"),
     *("pace below", "pace unpaused", "control revision", "clock cursor"),
