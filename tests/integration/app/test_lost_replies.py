@@ -20,7 +20,7 @@ from celery import Celery, chord, signals
 from celery_delayq import DelayQ, Limit
 from celery_delayq.limits.client import TaskLimits
 from celery_delayq.model.dead_letter import DeadFilter
-from celery_delayq.model.scheduled import Filter
+from celery_delayq.model.scheduled import Filter, ScheduledTask
 from celery_delayq.periodic.client import PeriodicTasks
 from celery_delayq.periodic.definition import Definition
 from celery_delayq.periodic.importers import FoundEntry, take_over
@@ -242,6 +242,13 @@ def waiting(stage: Stage) -> None:
     stage.delayq.store.history.add("me", 1, 100, [finished("run", 1)])
 
 
+def held(delayq: DelayQ, id: str) -> ScheduledTask:
+    """Return a held task."""
+    task = delayq.get(id)
+    assert task is not None
+    return task
+
+
 def names_of(found: Iterable[Any]) -> list[str]:
     """Return the ids of what was read, or the names of periodic entries."""
     return [getattr(each, "name", None) or each.id for each in found]
@@ -271,7 +278,7 @@ READERS: dict[str, Operation] = {
     "limits.get": Operation(limited, lambda q, _: q.limits.get("api").as_dict()),
     "limits.list": Operation(limited, lambda q, _: [each.as_dict() for each in q.limits.list()]),
     "limits.lanes": Operation(limited, lambda q, _: [each.held for each in q.limits.lanes("api")]),
-    "limits.ahead": Operation(limited, lambda q, _: q.limits.ahead(q.get("held-1"))),
+    "limits.ahead": Operation(limited, lambda q, _: q.limits.ahead(held(q, "held-1"))),
 }
 
 #: Public methods without calls to Redis, and `schedule_many`, which says that it tells of
