@@ -37,11 +37,11 @@ class QueueStats:
         processes (running, or waiting in the process), and dead letters. A message that is leased
         during the reading may count as both ready and leased.
     overdue : int
-        Scheduled entries whose due time has passed, also in a paused queue. If the queue is not
-        paused, more than a few overdue entries mean that no process dispatches.
+        Scheduled entries whose due time has passed, without paused and held ones. More than a few
+        mean that no process dispatches.
     paused : int
-        Scheduled entries that became due while their task was paused, and wait until the task is
-        resumed. They do not count as overdue.
+        Scheduled entries that became due while their task or their queue was paused, and wait until
+        it is resumed. They do not count as overdue.
     held : int
         Scheduled entries that became due and wait in lanes for their limit. They do not count as
         overdue.
@@ -165,6 +165,8 @@ def _periodic(stores: Stores) -> int:
 def _queue(store: Store, name: str, layout: Layout, is_paused: bool) -> Steps[QueueStats]:
     gauges = store.gauges
     size = yield from gauges.sizes_steps(name, layout)
+    if is_paused:
+        size = size.in_paused_queue()
     tasks: defaultdict[str, float] = defaultdict(float)
     waits = [size.now - size.first_due] if size.overdue and size.first_due is not None else []
     samples = (yield from gauges.sample_steps(name, layout, _task_and_due)) if size.ready else []

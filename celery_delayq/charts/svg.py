@@ -28,7 +28,7 @@ _WIDE, _NARROW = 1060, 500
 
 _TOP_MARGIN, _BOTTOM_MARGIN, _LEFT_MARGIN, _RIGHT_MARGIN = 12, 30, 54, 12
 
-#: Height of the title of a picture and of a line of its legend, space around the pictures of a
+#: Height of the title of a chart and of a line of its legend, space around the charts of a
 #: document, and the width that a character of a legend needs at most.
 _TITLE_HEIGHT, _LEGEND_HEIGHT, _SPACE, _CHARACTER_WIDTH = 28, 20, 20, 8
 
@@ -258,7 +258,7 @@ def columns(label: str, pairs: Sequence[tuple[str, int]]) -> str:
     return chart.svg()
 
 
-class Picture(NamedTuple):
+class DocumentChart(NamedTuple):
     """A chart of a document, its title, and the names of its colours."""
 
     title: str
@@ -266,17 +266,17 @@ class Picture(NamedTuple):
     legend: Sequence[tuple[str, str]] = ()
 
 
-def document(pictures: Sequence[Picture]) -> str:
+def document(charts: Sequence[DocumentChart]) -> str:
     """Return an SVG file with charts below each other, which needs no style sheet."""
     root = ET.Element("svg", {"xmlns": "http://www.w3.org/2000/svg", "role": "img"})
-    ET.SubElement(root, "title").text = "; ".join(each.title for each in pictures)
+    ET.SubElement(root, "title").text = "; ".join(each.title for each in charts)
     ET.SubElement(root, "style").text = (
         f"{STYLE}text {{ font-family: system-ui, 'Liberation Sans', sans-serif; }}\n"
         ".page { fill: var(--card); } text.title { font-size: 16px; fill: var(--ink); }"
     )
     page = ET.SubElement(root, "rect", {"class": "page"})
     y = _SPACE
-    for each in pictures:
+    for each in charts:
         title = {"class": "title", "x": str(_SPACE), "y": str(y + 16)}
         ET.SubElement(root, "text", title).text = spelled(each.title)
         y = _draw_legend(root, each.legend, y + _TITLE_HEIGHT)

@@ -139,22 +139,21 @@ def _put_servers(sheet: Sheet, read: Sequence[_StoreReading]) -> None:
 
 def _put_queue(sheet: Sheet, name: str, found: QueueGauges, now: int, is_paused: bool) -> None:
     size, _, leased = found
-    # Due entries of a paused queue count as paused, like the due entries of a paused task.
-    paused = size.paused + size.overdue * is_paused
-    overdue = 0 if is_paused else size.overdue
+    if is_paused:
+        size = size.in_paused_queue()
     waits = [0]
-    if overdue and size.first_due is not None:
+    if size.overdue and size.first_due is not None:
         waits.append(now - size.first_due)
     if not is_paused and size.oldest_ready is not None:
         waits.append(now - size.oldest_ready)  # negative for a task that run_now made ready early
-    sheet.put("entries", size.scheduled - paused - size.held, name, "scheduled")
-    sheet.put("entries", paused, name, "paused")
+    sheet.put("entries", size.scheduled - size.paused - size.held, name, "scheduled")
+    sheet.put("entries", size.paused, name, "paused")
     sheet.put("entries", size.held, name, "held")
     sheet.put("entries", size.ready, name, "ready")
     if leased is not None:
         sheet.put("entries", leased, name, "leased")
     sheet.put("entries", size.dead, name, "dead")
-    sheet.put("overdue_entries", overdue, name)
+    sheet.put("overdue_entries", size.overdue, name)
     sheet.put("oldest_due_age_seconds", max(waits) / 1000, name)
     if size.first_due is not None:
         sheet.put("next_due_timestamp_seconds", size.first_due / 1000, name)

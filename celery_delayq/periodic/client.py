@@ -25,6 +25,7 @@ from celery_delayq.periodic.code_entries import register_schedules
 from celery_delayq.periodic.definition import CatchUp, Definition, Overlap, changed_definition
 from celery_delayq.periodic.places import check_place, entries_of
 from celery_delayq.periodic.policy import Firing
+from celery_delayq.periodic.serialization import dumps_form
 from celery_delayq.periodic.state import (
     Periodic,
     PeriodicState,
@@ -421,6 +422,11 @@ def swap_entry(periodic: PeriodicTasks, before: Definition, after: Definition) -
     -------
     Outcome
         ``DONE``; ``CHANGED`` for another definition; ``UNKNOWN`` if there is no such entry.
+
+    Raises
+    ------
+    InvalidSchedule
+        The new schedule has no tick left.
     """
     outcome = Outcome.DONE
 
@@ -432,7 +438,11 @@ def swap_entry(periodic: PeriodicTasks, before: Definition, after: Definition) -
         text = stored.definition.dumps()
         is_same = text == before.dumps()
         outcome = Outcome.DONE if is_same or text == after.dumps() else Outcome.CHANGED
-        return policy.change(stored, after, now, periodic._zone) if is_same else stored
+        if not is_same:
+            return stored
+        changed = policy.change(stored, after, now, periodic._zone)
+        is_rescheduled = dumps_form(after.schedule) != dumps_form(before.schedule)
+        return policy.must_be_due(changed) if is_rescheduled else changed
 
     periodic._edit(before.name, edit)
     return outcome

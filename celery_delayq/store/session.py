@@ -100,6 +100,8 @@ class Session:
             if self._redis_timeout is not None:
                 for name in ("socket_timeout", "socket_connect_timeout"):
                     connection.transport_options.setdefault(name, self._redis_timeout)
+                # kombu would try for six seconds, while all other threads wait for the stores.
+                connection.transport_options.update(max_retries=1, interval_start=0)
             stores: Stores = connection.default_channel.new_stores()
         if stores.has_one:  # earlier versions did not support a Redis Cluster
             check_layout(stores.only.client, stores.only.keys)

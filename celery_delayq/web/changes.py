@@ -8,23 +8,31 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
+from hashlib import blake2b
 from typing import Any, Literal, NamedTuple
 
 from celery_delayq.errors import ConfigError, InvalidETA, InvalidFilter
+from celery_delayq.limits.client import LimitStatus
 from celery_delayq.model.dead_letter import DeadFilter
+from celery_delayq.model.payload import MessageFields
 from celery_delayq.model.scheduled import Bulk, Filter, Outcome, moment
+from celery_delayq.periodic.client import changed_entry, swap_entry
+from celery_delayq.periodic.definition import definition_hash_of
+from celery_delayq.periodic.serialization import describe
+from celery_delayq.periodic.state import Periodic
 from celery_delayq.transfer.results import Archived
-from celery_delayq.utils.text import seconds_of
-from celery_delayq.web.jobs import Job
+from celery_delayq.utils.text import is_utf8, seconds_of
+from celery_delayq.web.jobs import Back, Job
 from celery_delayq.web.pages import dead, scheduled
 from celery_delayq.web.query import NotFound, Query, mark_of, unquoted
 from celery_delayq.web.site import Site
+from celery_delayq.web.words import read_schedule
 
-#: Most characters of arguments that a form offers for editing.
-MAX_EDITED = 20_000
+#: Most characters of arguments that a form offers for editing, and of a field that is sent.
+MAX_EDITED, MAX_FIELD = 20_000, 1_000_000
 
 #: The fields of all forms.
-FORM_FIELDS = ("action", "confirmed", "mark", "_xsrf")
+FORM_FIELDS = ("action", "confirmed", "mark", "version", "_xsrf")
 
 #: Most tasks that are chosen one by one.
 MAX_MARKS = 1000
@@ -75,6 +83,7 @@ ACTIONS: Mapping[str, Action] = {
     "pause_entry": Action("Pause", "entry"),
     "resume_entry": Action("Resume", "entry"),
     "run_entry": Action("Run now", "entry"),
+    "edit_entry": Action("Edit", "entry", ("schedule", "args", "kwargs", "to_queue")),
     "set_limit": Action("Change", "limit", ("limit_rate", "burst", "concurrency")),
     "end_limit": Action("Switch off", "limit"),
     "unset_limit": Action("As in code", "limit"),
@@ -90,6 +99,7 @@ FIELDS: Mapping[str, tuple[str, str]] = {
     "priority": ("Priority", "empty: as it is"),
     "expires": ("Expires", "2h from now, or 2030-01-31T09:00; empty: as it is"),
     "rate": ("At most a second", "empty: all at once"),
+    "schedule": ("Schedule", "every 30m, 0 9 * * mon-fri, FREQ=…, or 2030-01-31T09:00"),
     "limit_rate": ("Rate", "100/m; none: no rate; empty: as it is"),
     "burst": ("Burst", "empty: as it is"),
     "concurrency": ("At once", "none: any number; empty: as it is"),
@@ -126,6 +136,9 @@ class Question:
         The fields of a filter, or the name of what is paused, to be sent again.
     values : dict[str, str]
         The texts in the fields of the question.
+    version : str
+        A text that differs when somebody else has changed the object of the form; ``""`` for
+        changes that need none.
     error : str
         What is wrong with the fields; ``""`` at first.
     """
@@ -138,6 +151,7 @@ class Question:
     marks: list[str]
     filter: dict[str, str]
     values: dict[str, str] = field(default_factory=dict)
+    version: str = ""
     error: str = ""
 
 
@@ -163,9 +177,14 @@ def ask(site: Site, query: Query, error: str = "") -> Question:
     NotFound
         There is no such change.
     InvalidFilter, InvalidETA
-        Nothing was chosen, or a field of the filter is invalid.
+        Nothing was chosen, a field of the filter is invalid, or a field is too long.
     """
     name, action = action_of(query)
+    for each in action.fields:
+        if (length := len(query.text(each))) > MAX_FIELD:
+            raise InvalidFilter(
+                f"{each}: {length:,} characters; a form takes at most {MAX_FIELD:,}"
+            )
     now = site.now()
     kept: dict[str, str] = {}
     marks: list[str] = []
@@ -190,24 +209,80 @@ def ask(site: Site, query: Query, error: str = "") -> Question:
         given = ", ".join(f"{each} {text}" for each, text in kept.items())
         object_text = _counted(number, action.kind) + (f" with {given}" if given else "")
     values = {each: query.text(each) for each in action.fields}
-    if name in ("edit", "replay") and not query.text("confirmed"):
-        values |= _present_arguments(site, name, _marks(query))
+    version = query.text("version")
+    if not query.text("confirmed"):
+        present, version = _present(site, name, query, kept)
+        values |= present
     title = f"{action.verb}: {object_text}"
-    return Question(name, action, title, number, examples, marks, kept, values, error)
+    return Question(name, action, title, number, examples, marks, kept, values, version, error)
 
 
-def _present_arguments(site: Site, name: str, marks: Sequence[tuple[int, str]]) -> dict[str, str]:
-    """Return the arguments of the one chosen task as JSON, unless they are hidden."""
-    if len(marks) != 1:
-        if name == "edit":
-            raise InvalidFilter("Edit one task at a time.")
-        return {}
-    read = site.delayq.get if name == "edit" else site.delayq.dead_letter
-    task = None if site.hides else read(marks[0][1])
-    values = {} if task is None else task.arguments()
-    found = {name: values.get(name) for name in ("args", "kwargs")}
-    texts = {name: json.dumps(it, ensure_ascii=False) for name, it in found.items() if it}
-    return {name: text for name, text in texts.items() if len(text) < MAX_EDITED}
+def _present(
+    site: Site, name: str, query: Query, kept: Mapping[str, str]
+) -> tuple[dict[str, str], str]:
+    """Return the texts with which the fields of a form begin, and the version of its object."""
+    if name == "edit_entry":
+        entry = _entry(site, kept["entry"])
+        return _present_fields(site, entry), definition_hash_of(entry.definition)
+    if name == "set_limit":
+        return {}, _limit_version(site.delayq.limits.get(kept["limit"]))
+    if name not in ("edit", "replay"):
+        return {}, ""
+    if name == "replay" and len(_marks(query)) > 1:
+        return {}, ""
+    id = _only_mark(query)[1]
+    task: MessageFields | None
+    task = site.delayq.get(id) if name == "edit" else site.delayq.dead_letter(id)
+    values = {} if task is None or site.hides else task.arguments()
+    texts = _json_texts({each: values.get(each) for each in ("args", "kwargs")})
+    return texts, _task_version(task) if name == "edit" else ""
+
+
+def _task_version(task: MessageFields | None) -> str:
+    text = "" if task is None else repr(task.message)
+    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+
+
+def _limit_version(limit: LimitStatus) -> str:
+    return limit.definition.text if limit.definition is not None else "off"
+
+
+def _present_fields(site: Site, entry: Periodic) -> dict[str, str]:
+    """Return the fields of a periodic entry as texts, without arguments that are hidden."""
+    definition, stored = entry.definition, {} if site.hides else entry.as_dict()
+    queue = definition.options.get("queue") or ""
+    fields = {"schedule": describe(definition.schedule), "to_queue": queue}
+    return fields | _json_texts({name: stored.get(name) for name in ("args", "kwargs")})
+
+
+def _json_texts(values: Mapping[str, Any]) -> dict[str, str]:
+    """Return values as JSON that a browser sends back as it is, without empty and long ones."""
+    texts: dict[str, str] = {}
+    for name, value in values.items():
+        try:
+            text = json.dumps(value, ensure_ascii=False)
+            text = text if is_utf8(text) else json.dumps(value)
+        except RecursionError:
+            continue
+        if value and len(text) < MAX_EDITED:
+            texts[name] = text
+    return texts
+
+
+def _entry(site: Site, name: str) -> Periodic:
+    """Return a periodic entry.
+
+    Raises
+    ------
+    NotFound
+        There is no entry of this name.
+    RecordError, InvalidSchedule
+        This process cannot read the entry.
+    """
+    found = site.delayq.periodic.get(name)
+    if found is None:
+        raise NotFound(f"There is no periodic entry {name!r}.")
+    return found
 
 
 def _counted(number: int, kind: str) -> str:
@@ -245,6 +320,14 @@ def _marks(query: Query) -> list[tuple[int, str]]:
     return found
 
 
+def _only_mark(query: Query) -> tuple[int, str]:
+    """Return the time (ms) and the id of the one chosen task."""
+    marks = _marks(query)
+    if len(marks) > 1:
+        raise InvalidFilter("Edit one task at a time.")
+    return marks[0]
+
+
 def prepare(site: Site, query: Query, question: Question) -> Callable[[Job], object]:
     """Return the function that makes a change; it notes outcomes in its job.
 
@@ -255,9 +338,16 @@ def prepare(site: Site, query: Query, question: Question) -> Callable[[Job], obj
     """
     name, action = question.name, question.action
     now = site.now()
-    if action.kind in _OBJECTS:
-        return _single(site, name, _object(query, action.kind), query)
     values = _values(query, action, now)
+    if action.kind in _OBJECTS:
+        what, name_of = _object(query, action.kind)
+        if name == "edit_entry":
+            return _edited_entry(site, name_of, query, values, question.version)
+        if name == "set_limit":
+            return _changed_limit(site, name_of, _limit_values(query), question.version)
+        return _single(site, name, what, name_of)
+    if name == "edit":
+        return _edited_task(site, _only_mark(query), values, question.version)
     if action.kind == "tasks":
         return _each(site, name, _marks(query), values)
     if action.kind == "dead letters":
@@ -308,26 +398,77 @@ def _values(query: Query, action: Action, now: datetime) -> dict[str, Any]:
     return found
 
 
-def _single(
-    site: Site, action: str, named: tuple[str, str], query: Query
-) -> Callable[[Job], object]:
-    """Return the function for a change of one queue, task name, periodic entry or limit."""
-    (what, name), periodic, limits = named, site.delayq.periodic, site.delayq.limits
-    values = _limit_values(query) if action == "set_limit" else {}
+def _single(site: Site, action: str, what: str, name: str) -> Callable[[Job], object]:
+    """Return the function for a change of one queue, task name, periodic entry or limit, which
+    needs no further fields.
+    """
+    periodic, limits = site.delayq.periodic, site.delayq.limits
     calls: dict[str, Callable[[], object]] = {
         "pause": lambda: site.delayq.pause(**{what: name}),
         "resume": lambda: site.delayq.resume(**{what: name}),
         "pause_entry": lambda: periodic.pause(name),
         "resume_entry": lambda: periodic.resume(name),
         "run_entry": lambda: periodic.run_now(name),
-        "set_limit": lambda: limits.set(name, **values),
         "end_limit": lambda: limits.set(name, off=True),
         "unset_limit": lambda: limits.unset(name),
     }
 
     def make(job: Job) -> None:
         changed = calls[action]()
+        if changed is None:  # of run_entry only
+            job.error = "A task of the entry waits or runs, and its runs may not overlap."
+            return
         job.outcomes[Outcome.DONE if changed else Outcome.CHANGED] += 1
+
+    return make
+
+
+def _edited_task(
+    site: Site, mark: tuple[int, str], values: Mapping[str, Any], version: str
+) -> Callable[[Job], object]:
+    """Return the function that edits a task, unless it differs from the one in the form."""
+    ms, id = mark
+
+    def make(job: Job) -> None:
+        task = site.delayq.get(id)
+        is_same = task is None or _task_version(task) == version
+        change = partial(site.delayq.update, id, if_eta=moment(ms), **values)
+        job.outcomes[change() if is_same else Outcome.CHANGED] += 1
+
+    return make
+
+
+def _edited_entry(
+    site: Site, name: str, query: Query, values: dict[str, Any], version: str
+) -> Callable[[Job], object]:
+    """Return the function that edits a periodic entry, unless it differs from that in the form."""
+    periodic, before = site.delayq.periodic, _entry(site, name).definition
+    if "queue" in values:
+        values["options"] = {**before.options, "queue": values.pop("queue")}
+    schedule = query.text("schedule").replace("\r\n", "\n")
+    if schedule and schedule != describe(before.schedule):
+        values["schedule"] = read_schedule(schedule)
+    after = changed_entry(periodic, before, values)
+    is_same = definition_hash_of(before) == version
+
+    def make(job: Job) -> None:
+        outcome = swap_entry(periodic, before, after) if is_same else Outcome.CHANGED
+        job.outcomes[outcome] += 1
+
+    return make
+
+
+def _changed_limit(
+    site: Site, name: str, values: Mapping[str, Any], version: str
+) -> Callable[[Job], object]:
+    """Return the function that changes a limit, unless it differs from the one in the form."""
+    limits = site.delayq.limits
+
+    def make(job: Job) -> None:
+        is_same = _limit_version(limits.get(name)) == version
+        if is_same:
+            limits.set(name, **values)
+        job.outcomes[Outcome.DONE if is_same else Outcome.CHANGED] += 1
 
     return make
 
@@ -354,7 +495,6 @@ def _each(
         "run_now": site.delayq.run_now,
         "move": site.delayq.reschedule,
         "cancel": site.delayq.cancel,
-        "edit": site.delayq.update,
     }
 
     def make(job: Job) -> None:
@@ -432,13 +572,15 @@ def _note_archived(job: Job, archived: Archived) -> None:
     job.note(Bulk(False, archived.total or archived.looked, Counter(outcomes)))
 
 
-def back_of(question: Question) -> tuple[str, dict[str, str]]:
-    """Return the page to which a change leads back, and its fields."""
+def back_of(question: Question) -> Back:
+    """Return the page to which a change leads back."""
     kind = question.action.kind
+    if question.name == "edit_entry":
+        return Back("periodic", question.filter["entry"])
     pages = {"pause": "overview", "entry": "periodic", "limit": "limits"}
     if kind in pages:
-        return pages[kind], {}
+        return Back(pages[kind])
+    if kind == "tasks" and len(question.marks) == 1 and not question.action.is_dangerous:
+        return Back("task", question.examples[0])
     page = "scheduled" if kind.endswith("tasks") else "dead"
-    if kind.startswith("all"):
-        return page, question.filter
-    return page, {}
+    return Back(page, "", question.filter)

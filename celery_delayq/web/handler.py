@@ -23,11 +23,11 @@ from celery_delayq.errors import (
 from celery_delayq.store.error_text import BROKER_ERRORS, describe_error
 from celery_delayq.utils.text import spelled
 from celery_delayq.web import changes
+from celery_delayq.web.formatting import Formatter, static_file
 from celery_delayq.web.jobs import Job
 from celery_delayq.web.pages import PAGES, Page
 from celery_delayq.web.query import Forbidden, NotFound, Query
 from celery_delayq.web.rights import check_right_to_change
-from celery_delayq.web.shown import Shown, static_file
 from celery_delayq.web.site import Site
 
 logger = logging.getLogger(__name__)
@@ -122,10 +122,10 @@ class DelayedPages(RequestHandler):
 
     def _show(self, name: str, page: Page, view: Any, now: datetime) -> None:
         """Send a page, or only the part of it that changes."""
-        shown = self._shown(now)
+        formatter = self._formatter(now)
         body = self.render_string(
             f"delayed-{name}.html",
-            p=shown,
+            p=formatter,
             view=view,
             xsrf=self.xsrf_form_html,
             reasons=changes.UNCHANGED,
@@ -134,13 +134,15 @@ class DelayedPages(RequestHandler):
             self.set_header(FRAGMENT_HEADER, name)
             self.write(body)
             return
-        self._frame(name, body, shown, page.refresh_seconds)
+        self._frame(name, body, formatter, page.refresh_seconds)
 
-    def _frame(self, name: str, body: bytes, shown: Shown, refresh_seconds: int = 0) -> None:
+    def _frame(
+        self, name: str, body: bytes, formatter: Formatter, refresh_seconds: int = 0
+    ) -> None:
         titles = {each: page.title for each, page in PAGES.items() if page.title}
         self.render(
             "delayed-frame.html",
-            p=shown,
+            p=formatter,
             body=body,
             page=name,
             titles=titles,
@@ -194,13 +196,13 @@ class DelayedPages(RequestHandler):
         self.redirect(f"{self.base()}/job/{job.id}", status=HTTPStatus.SEE_OTHER)
 
     def _ask(self, question: changes.Question) -> None:
-        shown = self._shown(datetime.now(timezone.utc))
+        formatter = self._formatter(datetime.now(timezone.utc))
         body = self.render_string(
             "delayed-confirm.html",
-            p=shown, view=question, fields=changes.FIELDS, xsrf=self.xsrf_form_html,
+            p=formatter, view=question, fields=changes.FIELDS, xsrf=self.xsrf_form_html,
             back=changes.back_of(question),
         )  # fmt: skip
-        self._frame("confirm", body, shown)
+        self._frame("confirm", body, formatter)
 
     def reason_against(self) -> str:
         """Return why the user may change nothing; ``""`` if the user may."""
@@ -217,8 +219,8 @@ class DelayedPages(RequestHandler):
         }
         return Query(rest, values, self.site().zone)
 
-    def _shown(self, now: datetime) -> Shown:
-        return Shown(self.base(), self.site().zone, now, self.user(), self.reason_against())
+    def _formatter(self, now: datetime) -> Formatter:
+        return Formatter(self.base(), self.site().zone, now, self.user(), self.reason_against())
 
     async def _reporting_errors(self, answer: Callable[..., Any], *args: Any) -> None:
         try:
@@ -238,11 +240,11 @@ class DelayedPages(RequestHandler):
 
     def _fail(self, status: HTTPStatus, text: str) -> None:
         self.set_status(status)
-        shown = self._shown(datetime.now(timezone.utc))
+        formatter = self._formatter(datetime.now(timezone.utc))
         values: Mapping[str, Any] = {"status": status, "text": text}
-        body = self.render_string("delayed-error.html", p=shown, view=values)
+        body = self.render_string("delayed-error.html", p=formatter, view=values)
         if self.get_query_arguments("fragment"):
             self.set_header(FRAGMENT_HEADER, "error")
             self.write(body)
         else:
-            self._frame("error", body, shown)
+            self._frame("error", body, formatter)

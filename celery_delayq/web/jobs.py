@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 import secrets
 from collections import Counter, OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from threading import Event
-from typing import Any
+from typing import Any, NamedTuple
 
 from celery_delayq.errors import DelayQError
 from celery_delayq.model.scheduled import Bulk, Outcome
@@ -20,6 +20,14 @@ logger = logging.getLogger(__name__)
 
 #: Changes that run at once, and changes that a server remembers.
 THREADS, MAX_JOBS = 2, 500
+
+
+class Back(NamedTuple):
+    """A page to which a change leads back: the rest of its path, and its fields."""
+
+    page: str
+    rest: str = ""
+    fields: Mapping[str, str] = {}
 
 
 class Stopped(Exception):
@@ -38,8 +46,8 @@ class Job:
         What is changed, as a sentence.
     user : str
         The name of the user.
-    back : tuple[str, dict[str, str]]
-        The page from which the change was asked for, and its fields.
+    back : Back
+        The page of what was changed.
     total : int
         Number of tasks to change, as far as known.
     outcomes : Counter[Outcome]
@@ -50,7 +58,7 @@ class Job:
 
     title: str
     user: str
-    back: tuple[str, dict[str, str]]
+    back: Back
     total: int = 0
     outcomes: Counter[Outcome] = field(default_factory=Counter)
     error: str = ""

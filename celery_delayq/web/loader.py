@@ -7,8 +7,8 @@ from pathlib import Path
 
 from tornado.template import BaseLoader, Template
 
+from celery_delayq.web.formatting import NAMESPACE
 from celery_delayq.web.navbar import with_link
-from celery_delayq.web.shown import NAMESPACE
 
 #: What the names of our templates begin with. All templates are in one folder, as far as templates
 #: can tell: one in another folder could not extend that of Flower.

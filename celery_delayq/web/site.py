@@ -144,8 +144,10 @@ class Site:
             Fields of the task that Flower's tasks have too: ``uuid``, ``name``, ``exception``,
             ``traceback``.
         """
-        args = _text_of(task, "args")
-        kwargs = _text_of(task, "kwargs")
+        return self.formatted(_text_of(task, "args"), _text_of(task, "kwargs"), **known)
+
+    def formatted(self, args: str | None, kwargs: str | None, **known: Any) -> Texts:
+        """Return what Flower's formatter leaves of arguments; *known* is as in :meth:`texts_of`."""
         error, traceback = known.get("exception"), known.get("traceback")
         if self._format_task is None:
             return Texts(args, kwargs, error, traceback)

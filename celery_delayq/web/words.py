@@ -1,11 +1,18 @@
-"""Schedules in words. No I/O."""
+"""Schedules in words, and as the texts of a form. No I/O."""
 
 from __future__ import annotations
 
-from celery.schedules import BaseSchedule, crontab
+from datetime import datetime
 
+from celery.schedules import BaseSchedule, ParseException, crontab, schedule
+
+from celery_delayq.errors import InvalidSchedule
+from celery_delayq.model.envelope import parse_iso
+from celery_delayq.periodic.crontab import read_crontab
+from celery_delayq.periodic.rrule import rrule
 from celery_delayq.periodic.schedules import clocked
 from celery_delayq.periodic.serialization import describe
+from celery_delayq.utils.text import seconds_of
 
 
 def in_words(given: BaseSchedule) -> str:
@@ -23,6 +30,37 @@ def in_words(given: BaseSchedule) -> str:
     }
     parts += [f"{word} {_listed(text)}" for word, text in fields.items() if str(text) != "*"]
     return ", ".join(parts)
+
+
+def read_schedule(text: str) -> BaseSchedule | datetime:
+    """Return the schedule of a text, as
+    :func:`~celery_delayq.periodic.serialization.describe` writes it; a datetime for a single run.
+
+    Raises
+    ------
+    InvalidSchedule
+        The text is no interval, crontab, rule or time. Schedules by the sun and of the app's own
+        classes have no text that can be read.
+    """
+    is_interval = text.startswith("every ")
+    every, is_relative, _ = text.removeprefix("every ").partition(", rounded")
+    try:
+        if "FREQ=" in text.upper():
+            return rrule(text)
+        if len(text.split()) == 5 and not is_interval:
+            return read_crontab(text)
+        seconds = seconds_of(every.replace(" ", ""), bare=is_interval)
+        if seconds is not None:
+            return schedule(seconds, bool(is_relative))
+        return parse_iso(text.removeprefix("at "))
+    except InvalidSchedule:
+        raise
+    except (ValueError, OverflowError, ParseException) as exc:
+        raise InvalidSchedule(
+            f"schedule={text!r}: expected an interval such as every 30m, a crontab such as "
+            "0 9 * * mon-fri, a rule such as FREQ=MONTHLY;BYDAY=-1FR, or a time such as "
+            f"2030-01-31T09:00; {exc}"
+        ) from exc
 
 
 def _time_of_day(minute: str, hour: str) -> str:

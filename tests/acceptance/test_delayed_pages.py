@@ -7,19 +7,23 @@ import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import product
 from pathlib import Path
 
 import pytest
 from celery import Celery
+from celery.schedules import crontab
 
-from celery_delayq import DelayQ
+from celery_delayq import DelayQ, Limit
 from celery_delayq.testing import ManagedProcess
 from celery_delayq.testing.fixtures import RedisUnderTest
+from celery_delayq.utils.text import percent
 from tests.acceptance.browser import Browser
 from tests.integration.conftest import MakeApp
 from tests.support.dead_letters import details, message
 from tests.support.flower import APPS, OLDEST, OPERATOR, PASSWORDS, Site, page_paths, running_flower
 from tests.support.npm import axe
+from tests.support.runs import finished
 
 pytestmark = pytest.mark.full
 
@@ -96,7 +100,7 @@ def browser(kind: str, site: Site, tmp_path: Path) -> Iterator[Browser]:
 
 
 def fill(app: Celery, delayq: DelayQ, names: tuple[str, ...] = ("shop.mail",)) -> None:
-    """Make tasks and dead letters with names, ids, queues and arguments."""
+    """Make tasks, dead letters, periodic entries and limits with names, ids and arguments."""
     for name in names:
         app.send_task(name, (name,), {"note": name}, task_id=name, countdown=1800)
         short = name[:200]
@@ -105,9 +109,15 @@ def fill(app: Celery, delayq: DelayQ, names: tuple[str, ...] = ("shop.mail",)) -
             details("ValueError", message=short, traceback=f"Traceback\n{name}"),
         )  # fmt: skip
         delayq.pause(task=short)
+        delayq.periodic.add(short, crontab(minute=0), short, [short], {"note": short})
+        stored = {percent(short): Limit("any", rate="100/m").definition.text}
+        delayq.store.task_limits.announce(stored)
 
 
 PATHS = (*page_paths().values(), "/scheduled?argument=mail")
+
+#: Pages of what `fill` makes.
+OBJECTS = ("task/shop.mail", "task/dead%20shop.mail", "periodic/shop.mail", "limits/shop.mail")
 
 #: Finds what keeps people from reading our part of a page. Flower's own parts are not ours.
 AXE = """
@@ -121,13 +131,18 @@ def look_at(browser: Browser, site: Site, path: str, width: int) -> list[tuple[s
     """Return what is wrong with a page: what does not fit, what fails, and what few can read."""
     browser.resize(width, 900)
     browser.open(f"{site.url}/delayed{path}")
+    return [(path, width, each) for each in problems(browser)]
+
+
+def problems(browser: Browser) -> list[str]:
+    """Return what is wrong with the page that the browser shows."""
     found: list[str] = browser.errors()
     if not browser.evaluate("document.querySelector('#delayed h1') !== null"):
         found.append(browser.text())
     if browser.evaluate("document.documentElement.scrollWidth > innerWidth"):
         found.append("it does not fit")
     found += browser.evaluate(f"{axe()};{AXE}")
-    return [(path, width, each) for each in found]
+    return found
 
 
 def test_each_page_fits_and_everybody_can_read_it(
@@ -135,7 +150,7 @@ def test_each_page_fits_and_everybody_can_read_it(
 ) -> None:
     wrong = [each for path in PATHS for each in look_at(browser, site, path, WIDTHS[0])]
     fill(app, delayq)
-    paths = (*PATHS, "/task/shop.mail", "/task/dead%20shop.mail")
+    paths = (*PATHS, *(f"/{each}" for each in OBJECTS))
     for width in WIDTHS:
         wrong += [each for path in paths for each in look_at(browser, site, path, width)]
     browser.prefer("dark")
@@ -234,6 +249,64 @@ def test_someone_with_the_tab_alone_does_all_of_it(
     click(browser, "Pause")
     assert "Done: 1." in browser.text()
     assert [*delayq.paused().queues] == ["celery"]
+
+
+#: Where a form begins: its page, and the text of the button.
+FORMS = {
+    "/task/shop.mail": ("Move", "Edit", "Cancel"),
+    "/task/dead%20shop.mail": ("Replay",),
+    "/periodic/shop.mail": ("Edit", "Run now"),
+    "/limits/shop.mail": ("Change",),
+}
+
+
+@pytest.mark.parametrize("kind", ["newest with a login", "oldest with a login", "alone"])
+def test_forms_and_outcomes_fit_and_everybody_can_use_them(
+    app: Celery, delayq: DelayQ, site: Site, browser: Browser
+) -> None:
+    fill(app, delayq)
+    wrong = []
+    for (path, texts), width in product(FORMS.items(), WIDTHS):
+        for text in texts:
+            browser.resize(width, 900)
+            browser.open(f"{site.url}/delayed{path}")
+            click(browser, text)
+            wrong += [(path, text, width, each) for each in problems(browser)]
+    assert wrong == []
+    fill_in(browser, "limit_rate", "5/m")
+    click(browser, "Change")
+    assert "Done: 1." in browser.text()
+    assert problems(browser) == []
+
+
+@pytest.mark.parametrize("kind", ["newest with a login", "oldest with a login", "alone"])
+def test_an_entry_is_edited_on_its_page(
+    app: Celery, delayq: DelayQ, site: Site, browser: Browser
+) -> None:
+    fill(app, delayq)
+    now = delayq.store.now_ms()
+    run = finished("shop.mail:1700000000000", now, state="FAILURE", reason="ValueError: declined")
+    delayq.store.history.add("me", 1, 100, [run])
+
+    browser.open(f"{site.url}/delayed/periodic")
+    click(browser, "shop.mail")
+    shown = browser.text()
+    for each in ("every hour", "['shop.mail']", "FAILURE", "ValueError: declined"):
+        assert each in shown, each
+    click(browser, "Edit")
+    fill_in(browser, "schedule", "every soon")
+    click(browser, "Edit")
+    assert "expected an interval such as" in browser.text()
+    fill_in(browser, "schedule", "30 9 * * mon-fri")
+    fill_in(browser, "args", '["bob"]')
+    fill_in(browser, "to_queue", "slow")
+    click(browser, "Edit")
+    assert "Done: 1." in browser.text()
+    click(browser, "See it")
+    assert "at 09:30, on mon-fri" in browser.text()
+    entry = delayq.periodic.get("shop.mail")
+    assert entry is not None
+    assert (entry.definition.args, entry.definition.options) == (("bob",), {"queue": "slow"})
 
 
 @pytest.mark.parametrize("kind", ["newest", "oldest"])

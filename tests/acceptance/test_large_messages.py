@@ -15,12 +15,12 @@ from redis import Redis
 from celery_delayq import DelayQ
 from celery_delayq.admin.stock_migration import to_stock
 from celery_delayq.model.dead_letter import DeadFilter
-from celery_delayq.store.scripting import scripts
 from celery_delayq.testing import WorkerProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.integration.conftest import MakeApp
 from tests.support import TIMEOUT
 from tests.support.scene import start_worker
+from tests.support.slow_log import longest_calls
 
 #: The test measures the time of calls.
 pytestmark = pytest.mark.nightly
@@ -113,20 +113,6 @@ class Way:
             worker.wait(timeout=TIMEOUT)
 
 
-def durations(client: Redis) -> Counter[str]:
-    """Return the longest call of each script and command since the last read, in µs."""
-    known = [scripts.load(name) for name in scripts.names_with_variants()]
-    # Redis keeps the first characters of a source.
-    names = {first: each.name for each in known for first in (each.sha, each.source[:40])}
-    longest: Counter[str] = Counter()
-    for each in client.slowlog_get(1_000_000):
-        command, _, rest = each["command"].decode("utf-8", "replace").partition(" ")
-        name = names.get(rest[:40], command)
-        longest[name] = max(longest[name], each["duration"])
-    client.slowlog_reset()
-    return longest
-
-
 def test_no_call_takes_much_longer_than_with_one_message(
     make_app: MakeApp, delayq_redis: RedisUnderTest, delayq_worker: StartWorker
 ) -> None:
@@ -137,9 +123,9 @@ def test_no_call_takes_much_longer_than_with_one_message(
 
     def longest(count: int) -> Counter[str]:
         client.flushall()
-        durations(client)  # drops the calls so far
+        longest_calls(client)  # drops the calls so far
         Way(app, client, delayq_worker, count).go()
-        return durations(client)
+        return longest_calls(client)
 
     one, many = longest(1), longest(COUNT)
     assert {

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import os
 import re
 import subprocess
 import sys
+import threading
 import urllib.parse
 from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,9 +17,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
+from celery import Celery
+
 from celery_delayq.embedded import free_port
 from celery_delayq.testing import ManagedProcess
 from celery_delayq.web.pages import PAGES
+from celery_delayq.web.server import PageServer, ServerOptions
 from tests.support import TIMEOUT
 
 ROOT = Path(__file__).parents[2]
@@ -87,6 +92,23 @@ def running_flower(
     with ManagedProcess(command, env=env, cwd=APPS, log_file=log, name="flower") as process:
         process.wait_log("Registered tasks")
         yield Site("127.0.0.1", port, f"/{prefix}" if prefix else ""), process
+
+
+@contextmanager
+def serving_pages(app: Celery) -> Iterator[Site]:
+    """Yield the pages of an app to the first of the users, served by this process."""
+    server = PageServer(app, ServerOptions(port=0, passwords=PASSWORDS))
+    loop, stopping = asyncio.new_event_loop(), asyncio.Event()
+    thread = threading.Thread(target=loop.run_until_complete, args=(server.serve(stopping),))
+    thread.start()
+    try:
+        port = urllib.parse.urlsplit(server.url).port
+        assert port is not None
+        yield Site("127.0.0.1", port).as_user(OPERATOR)
+    finally:
+        loop.call_soon_threadsafe(stopping.set)
+        thread.join(TIMEOUT)
+        loop.close()
 
 
 class Answer(NamedTuple):

@@ -79,7 +79,7 @@ def plot(delayq: DelayQ, step: str, by: str, file: Path | None) -> None:
     load = load_ahead(session, *STEPS[step], split)
     late = lateness(session, *STEPS[step], split)
     if file is not None:
-        _write(file, _pictures(load, late, step, by))
+        _write(file, _charts(load, late, step, by))
         screen.console().print(Text(f"written: {file}"), soft_wrap=True)
         return
     console = screen.console()
@@ -173,11 +173,13 @@ def _bold(paper: Paper, text: str) -> Iterator[Text]:
         yield line
 
 
-def _pictures(load: LoadAhead, late: Lateness, step: str, by: str) -> Iterator[svg.Picture]:
+def _charts(load: LoadAhead, late: Lateness, step: str, by: str) -> Iterator[svg.DocumentChart]:
     zone, layers = tzlocal(), layers_of(load.counts, load.others)
     title = _load_title(load, step)
     legend = [(each.name, each.style) for each in layers]
-    yield svg.Picture(title, svg.bars(title, load.times, load.step, layers, zone=zone), legend)
+    yield svg.DocumentChart(
+        title, svg.bars(title, load.times, load.step, layers, zone=zone), legend
+    )
     title = _late_title(late, step)
     quantiles = [Quantiles.of(each) for each in late.steps]
     lines = [
@@ -185,15 +187,15 @@ def _pictures(load: LoadAhead, late: Lateness, step: str, by: str) -> Iterator[s
         ("p50", "s1", [each.p50 for each in quantiles]),
     ]
     drawn = svg.curves(title, late.times, late.step, lines, zone=zone)
-    yield svg.Picture(title, drawn, [(name, style) for name, style, _ in lines])
+    yield svg.DocumentChart(title, drawn, [(name, style) for name, style, _ in lines])
     if late.by_name:
         ranges = svg.ranges(f"Lateness by {by}", _by_name(late))
         names = [("p50", "s1"), ("p90", "s3"), ("p99", "s2")]
-        yield svg.Picture(f"Lateness by {by}", ranges, names)
+        yield svg.DocumentChart(f"Lateness by {by}", ranges, names)
 
 
-def _write(file: Path, pictures: Iterator[svg.Picture]) -> None:
-    text = svg.document([*pictures])
+def _write(file: Path, charts: Iterator[svg.DocumentChart]) -> None:
+    text = svg.document([*charts])
     try:
         file.write_text(text, "utf-8")
     except OSError as exc:

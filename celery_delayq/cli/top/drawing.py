@@ -18,7 +18,7 @@ from celery_delayq.cli.top.frame import LATENESS_MINUTES, Frame
 from celery_delayq.cli.top.state import (
     KEYS,
     Place,
-    Shown,
+    ShownRows,
     Sort,
     State,
     has_part,
@@ -78,16 +78,16 @@ SILENT_SECONDS = 2.0
 
 
 @dataclass(frozen=True)
-class Picture:
+class DrawnFrame:
     """The lines of a frame, and what keys depend on."""
 
     lines: list[Text]
-    shown: Shown
+    shown: ShownRows
 
 
 def draw(
     state: State, frame: Frame | None, status: Status, paper: Paper, height: int | None = None
-) -> Picture:
+) -> DrawnFrame:
     """Return the lines of a frame.
 
     Parameters
@@ -107,22 +107,22 @@ def draw(
     if room is not None:
         lines = [*lines[:room], *(Text() for _ in range(room - len(lines)))]
     head = head if room is None else head[: max(0, (height or 0) - len(foot) - room)]
-    return Picture([paper.cut(line) for line in (*head, *lines, *foot)][:height], body.shown)
+    return DrawnFrame([paper.cut(line) for line in (*head, *lines, *foot)][:height], body.shown)
 
 
-def _body(state: State, frame: Frame | None, paper: Paper, room: int | None) -> Picture:
+def _body(state: State, frame: Frame | None, paper: Paper, room: int | None) -> DrawnFrame:
     if frame is None:
-        return Picture([], Shown())
+        return DrawnFrame([], ShownRows())
     if frame.overview is not None:
-        return _Queues(state, frame, frame.overview, paper).picture(room)
+        return _Queues(state, frame, frame.overview, paper).drawn(room)
     if frame.tasks is not None:
         return _tasks(state.place, frame.tasks, paper, room)
     if frame.task is not None:
         lines = [*_task(frame.task, paper)]
         height = len(lines) if room is None else room
         rows = [""] * max(1, len(lines) - height + 1)
-        return Picture(lines[state.place.row_of(rows) :], Shown(rows, height))
-    return Picture([], Shown())
+        return DrawnFrame(lines[state.place.row_of(rows) :], ShownRows(rows, height))
+    return DrawnFrame([], ShownRows())
 
 
 def _status_parts(state: State, frame: Frame | None, status: Status) -> Iterator[Text]:
@@ -191,14 +191,14 @@ class _Queues:
         self._state, self._frame, self._view, self._paper = state, frame, view, paper
         self._queues = shown_queues(view.queues, state.sort, state.place.filter)
 
-    def picture(self, room: int | None) -> Picture:
+    def drawn(self, room: int | None) -> DrawnFrame:
         """Return the lines, of which the table of queues gets at least half."""
         top = [*self._top()]
         rest = [*self._below()]
         names = [each.name for each in self._queues]
         if room is None:
             table = self._paper.table(self._columns(), self._queues)
-            return Picture([*top, *self._title(), *table, *rest], Shown(names))
+            return DrawnFrame([*top, *self._title(), *table, *rest], ShownRows(names))
         top = top[: max(1, room // 3)]
         left = max(2, room - len(top) - len(self._title()))
         most = max(left // _QUEUES_PART, left - len(rest), 2)
@@ -207,7 +207,7 @@ class _Queues:
         page = [*top, *self._title(), *table, *rest]
         if len(page) > room:
             page = [*page[: room - 1], Text(f"{len(page) - room + 1:,} more lines", _DIM)]
-        return Picture(page, Shown(names, max(1, most - 1)))
+        return DrawnFrame(page, ShownRows(names, max(1, most - 1)))
 
     def _top(self) -> Iterator[Text]:
         total, view, now = self._view.total, self._view, self._view.now
@@ -398,7 +398,7 @@ def _fleet(fleet: Fleet, paper: Paper) -> Iterator[Text]:
         yield Text(f"{fleet.more_processes:,} more processes have fewer messages.", _DIM)
 
 
-def _tasks(place: Place, view: Scheduled, paper: Paper, room: int | None) -> Picture:
+def _tasks(place: Place, view: Scheduled, paper: Paper, room: int | None) -> DrawnFrame:
     """Return the screen of scheduled tasks."""
     where = f"queue {shortened(place.name, 80, paper.mark)}" if place.name else "all queues"
     count = f"{len(view.rows):,} of {view.total:,} scheduled"
@@ -422,7 +422,7 @@ def _tasks(place: Place, view: Scheduled, paper: Paper, room: int | None) -> Pic
         end = [Text("n shows the next ones.", _DIM)] if ids else [Text("searching", _DIM)]
     most = len(ids) if room is None else max(1, room - len(head) - len(end) - 1)
     table = _table(paper, columns, view.rows, place.row_of(ids), most)
-    return Picture([*head, *table, *end], Shown(ids, most, view.cursor, view.looked))
+    return DrawnFrame([*head, *table, *end], ShownRows(ids, most, view.cursor, view.looked))
 
 
 def _due(row: Row, now: datetime) -> Text:

@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable
 
 from celery_delayq.cli.lines import Paper
-from celery_delayq.cli.top.drawing import Picture, Status, draw
+from celery_delayq.cli.top.drawing import DrawnFrame, Status, draw
 from celery_delayq.cli.top.frame import Frame, Request
-from celery_delayq.cli.top.state import Screen, Shown, State
+from celery_delayq.cli.top.state import Screen, ShownRows, State
 from celery_delayq.cli.top.terminal import Terminal
 
 #: Seconds between two drawings without news: ages are shown.
@@ -105,16 +105,16 @@ class Top:
         """Run until the reader quits, or the process is to end."""
         while not (self._state.is_over or self._stopping.is_set()):
             self._read_if_needed()
-            picture = self._show()
+            drawn = self._show()
             try:
                 keys = self._terminal.keys(self._seconds_to_wait())
             except EOFError:
                 return
             for key in keys:
-                self._press(key, picture.shown)
+                self._press(key, drawn.shown)
             self._take_result()
 
-    def _press(self, key: str, shown: Shown) -> None:
+    def _press(self, key: str, shown: ShownRows) -> None:
         before = Request.of(self._state)
         self._state = self._state.after(key, shown)
         after = Request.of(self._state)
@@ -152,7 +152,7 @@ class Top:
         tasks, before = frame.tasks, None if self._frame is None else self._frame.tasks
         goes_on = tasks is not None and tasks.is_search and not tasks.rows
         if tasks is not None and goes_on and tasks.cursor is not None:
-            shown = Shown(cursor=tasks.cursor, looked=tasks.looked)
+            shown = ShownRows(cursor=tasks.cursor, looked=tasks.looked)
             self._state, self._next_read = self._state.searching_on(shown), 0.0
             self._is_search_under_way = True
             if before is None or not before.rows:  # else what was found stays until the end
@@ -160,16 +160,16 @@ class Top:
         else:
             self._frame, self._is_search_under_way = frame, False
 
-    def _show(self) -> Picture:
+    def _show(self) -> DrawnFrame:
         now = time.monotonic()
         silent = 0.0 if self._reading is None else now - self._reading.began
         age = 0.0 if self._frame is None else now - self._frame.read_at
         status = Status(self._broker, self._interval, self._error, silent, age)
         width, height = self._terminal.size
         paper = Paper(width, self._ascii_only)
-        picture = draw(self._state, self._frame, status, paper, height)
-        self._terminal.show(picture.lines)
-        return picture
+        drawn = draw(self._state, self._frame, status, paper, height)
+        self._terminal.show(drawn.lines)
+        return drawn
 
     def _seconds_to_wait(self) -> float:
         if self._reading is not None or self._state.is_stopped:

@@ -95,7 +95,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Shown:
+class ShownRows:
     """What is on the screen, as far as keys depend on it.
 
     Attributes
@@ -144,7 +144,7 @@ class State:
         """The place that is shown."""
         return self.places[-1]
 
-    def after(self, key: str, shown: Shown) -> State:
+    def after(self, key: str, shown: ShownRows) -> State:
         """Return the state after a key. Keys without a meaning change nothing."""
         if self.prompt is not None:
             return self._typing(self.prompt, key)
@@ -154,7 +154,7 @@ class State:
         act = _COMMANDS.get(key)
         return self if act is None else act(self, shown)
 
-    def searching_on(self, shown: Shown) -> State:
+    def searching_on(self, shown: ShownRows) -> State:
         """Return the state in which a search that has found nothing goes on with the next tasks."""
         began = self.place.began or (self.place.cursor, self.place.looked)
         return self._at(replace(self.place, cursor=shown.cursor, looked=shown.looked, began=began))
@@ -186,7 +186,7 @@ class State:
             return done._into(Place(Screen.TASK, text)) if text else done
         return done._at(Place(self.place.screen, self.place.name, text))
 
-    def _enter(self, shown: Shown) -> State:
+    def _enter(self, shown: ShownRows) -> State:
         if not shown.rows or self.place.screen is Screen.TASK:
             return self
         name = shown.rows[self.place.row_of(shown.rows)]
@@ -194,20 +194,20 @@ class State:
         at_row = self._at(self.place.moved(0, shown.rows))
         return at_row._into(Place(next_screen, name)) if name else self
 
-    def _back(self, _: Shown) -> State:
+    def _back(self, _: ShownRows) -> State:
         if self.place.filter:
             return self._at(Place(self.place.screen, self.place.name))
         return replace(self, places=self.places[:-1]) if len(self.places) > 1 else self
 
-    def _filter(self, _: Shown) -> State:
+    def _filter(self, _: ShownRows) -> State:
         if self.place.screen is Screen.TASK:
             return self
         return replace(self, prompt=Prompt.FILTER, typed=self.place.filter)
 
-    def _all_tasks(self, _: Shown) -> State:
+    def _all_tasks(self, _: ShownRows) -> State:
         return self._into(Place(Screen.TASKS)) if self.place.screen is Screen.QUEUES else self
 
-    def _next_page(self, shown: Shown) -> State:
+    def _next_page(self, shown: ShownRows) -> State:
         if self.place.screen is not Screen.TASKS or shown.cursor is None:
             return self
         its = self.place
@@ -221,7 +221,7 @@ class State:
 
 
 #: By how many rows a key moves.
-_MOVES: Mapping[str, Callable[[Shown], int]] = {
+_MOVES: Mapping[str, Callable[[ShownRows], int]] = {
     "up": lambda _: -1,
     "k": lambda _: -1,
     "down": lambda _: 1,
@@ -233,7 +233,7 @@ _MOVES: Mapping[str, Callable[[Shown], int]] = {
 }
 
 #: What a key does.
-_COMMANDS: Mapping[str, Callable[[State, Shown], State]] = {
+_COMMANDS: Mapping[str, Callable[[State, ShownRows], State]] = {
     "q": lambda state, _: replace(state, is_over=True),
     " ": lambda state, _: replace(state, is_stopped=not state.is_stopped),
     "enter": State._enter,

@@ -208,3 +208,7 @@ class Sizes(NamedTuple):
                 tuple(map(to_text, ids)),
             ),
         )
+
+    def in_paused_queue(self) -> Sizes:
+        """Return the sizes of a paused queue: its due entries wait for the pause, not overdue."""
+        return self._replace(paused=self.paused + self.overdue, overdue=0)

@@ -15,8 +15,11 @@ from celery_delayq.web.pages.scheduled import MAX_ID
 from celery_delayq.web.query import Query, mark_of
 from celery_delayq.web.site import Site, Texts
 
-#: Dead letters of a page.
-PAGE_DEAD_LETTERS = 50
+#: Dead letters of a page, and groups, those with most dead letters first.
+PAGE_DEAD_LETTERS, MAX_GROUPS = 50, 100
+
+#: Most bytes of the messages of a page with several dead letters.
+PAGE_BYTES = 20_000_000
 
 #: Seconds of the stretches of time of which the shortest with enough dead letters is read.
 STRETCH_SECONDS = (60, 600, 3600, 86_400, 7 * 86_400, 30 * 86_400)
@@ -53,7 +56,7 @@ class Group:
     kind: str
     exception: str
     number: int
-    last: DeadLetter
+    last_died: datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +73,8 @@ class DeadLettersPage:
         Number of dead letters that were read for the groups.
     since : datetime | None
         The time of death from which they were read; None for all.
+    more_groups : int
+        Number of groups that are not shown.
     older : datetime | None
         The time before which the next page begins; None if there are no older ones.
     is_cut : bool
@@ -86,6 +91,7 @@ class DeadLettersPage:
     since: datetime | None
     older: datetime | None
     is_cut: bool
+    more_groups: int = 0
 
 
 def read(site: Site, query: Query) -> DeadLettersPage:
@@ -97,14 +103,17 @@ def read(site: Site, query: Query) -> DeadLettersPage:
         filter = replace(filter, died_to=before)
     stretch = filter if filter.died_from is not None else _stretch(site, filter, now)
     groups: dict[tuple[str, str], Group] = {}
-    newest: deque[DeadLetter] = deque(maxlen=PAGE_DEAD_LETTERS)
+    newest, size = deque[DeadLetter](), 0
     number, ends, is_cut = 0, time.monotonic() + READ_SECONDS, False
     for dead in site.delayq.dead_letters(stretch):
         number += 1
         newest.append(dead)
+        size += _size(dead)
+        while len(newest) > PAGE_DEAD_LETTERS or (len(newest) > 1 and size > PAGE_BYTES):
+            size -= _size(newest.popleft())
         key = kind_of(dead.reason), dead.exception or ""
-        group = groups.setdefault(key, Group(*key, 0, dead))
-        group.number, group.last = group.number + 1, dead
+        group = groups.setdefault(key, Group(*key, 0, dead.died))
+        group.number, group.last_died = group.number + 1, dead.died
         if time.monotonic() > ends:
             is_cut = True
             break
@@ -122,13 +131,18 @@ def read(site: Site, query: Query) -> DeadLettersPage:
         fields=fields,
         exact_fields=fields | {name: each.isoformat() for name, each in times.items() if each},
         rows=[row_of(site, each) for each in reversed(newest)],
-        groups=sorted(groups.values(), key=lambda each: -each.number),
+        groups=sorted(groups.values(), key=lambda each: -each.number)[:MAX_GROUPS],
+        more_groups=max(0, len(groups) - MAX_GROUPS),
         total=site.delayq.count_dead(),
         read=number,
         since=since,
         older=older,
         is_cut=is_cut,
     )
+
+
+def _size(dead: DeadLetter) -> int:
+    return len(dead.dead_lettered.message) + len(dead.dead_lettered.details)
 
 
 def filter_of(query: Query, now: datetime) -> DeadFilter:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
+from celery_delayq.errors import InvalidLimit
 from celery_delayq.limits.client import LaneStatus, LimitStatus
-from celery_delayq.web.query import Query
+from celery_delayq.web.query import NotFound, Query
 from celery_delayq.web.site import Site
 
 #: Most lanes of a limit, the longest first.
@@ -28,11 +29,14 @@ def read(site: Site, query: Query) -> LimitsPage:
 
     Raises
     ------
-    InvalidLimit
+    NotFound
         There is no limit with the name in the path.
     """
     limits = site.delayq.limits
     if not query.rest:
         return LimitsPage(site.now(), limits.list())
-    limit = limits.get(query.rest)
+    try:
+        limit = limits.get(query.rest)
+    except InvalidLimit as exc:
+        raise NotFound(str(exc)) from exc
     return LimitsPage(site.now(), [limit], limit, limits.lanes(query.rest, MAX_LANES))

@@ -149,7 +149,7 @@ def _row(
     is_paused: bool,
     rate: Callable[[str, str], float | None],
 ) -> QueueRow:
-    sizes = gauges.sizes
+    sizes = gauges.sizes.in_paused_queue() if is_paused else gauges.sizes
     first = sizes.first_due if sizes.overdue else None
     oldest = min((ms for ms in (first, sizes.oldest_ready) if ms is not None), default=None)
     return QueueRow(

@@ -1,24 +1,32 @@
-"""The page "Periodic": periodic entries, their next ticks, and a week in which they collide."""
+"""The page "Periodic": periodic entries, a week in which they collide, and one entry with its next
+ticks and last runs.
+"""
 
 from __future__ import annotations
 
+import re
 import time
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 
+from celery_delayq.errors import InvalidSchedule
+from celery_delayq.model.history import Run, read_runs, run_prefix
 from celery_delayq.model.scheduled import moment
 from celery_delayq.periodic.policy import tick_id, upcoming
 from celery_delayq.periodic.state import Periodic, UnreadableEntry
+from celery_delayq.store.stores import Stores
 from celery_delayq.web.query import NotFound, Query
-from celery_delayq.web.site import Site
+from celery_delayq.web.site import Site, Texts
 from celery_delayq.web.words import in_words
 
 #: Most entries of the list, those that are due next first.
 MAX_ENTRIES = 200
 
-#: Next ticks of an entry.
-NEXT_TICKS = 5
+#: Next ticks of an entry, its last runs, and the newest runs of all tasks among which they are
+#: searched.
+NEXT_TICKS, LAST_RUNS, LOOKED_RUNS = 5, 10, 10_000
 
 #: Most ticks of an entry in the week, and seconds for which ticks are computed.
 MAX_TICKS, WEEK_SECONDS_TO_READ = 400, 0.3
@@ -27,6 +35,13 @@ MAX_TICKS, WEEK_SECONDS_TO_READ = 400, 0.3
 MAX_COLLISIONS = 10
 
 _HOUR, _WEEK_HOURS = timedelta(hours=1), 7 * 24
+
+#: What follows the name of an entry and a colon in the id of its task: a tick, or the id of a
+#: manual run.
+_END_OF_ID = re.compile(rb"\d{1,15}|[0-9a-f]{16}").fullmatch
+
+#: Titles of the fields of an entry that the page shows if they are set.
+_FACTS = {"timezone": "Time zone", "start": "From", "end": "Until", "max_runs": "Ticks at most"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +66,12 @@ class Row:
         entry = self.periodic
         tick = None if entry is None else entry.state.last_tick
         return "" if tick is None else tick_id(self.name, tick)
+
+    @property
+    def last_ids(self) -> list[str]:
+        """The ids of the tasks of the last tick and of the last manual run."""
+        manual_id = "" if self.periodic is None else self.periodic.state.manual_id
+        return [id for id in (self.last_id, f"{self.name}:{manual_id}" if manual_id else "") if id]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +102,36 @@ class Week:
 
 
 @dataclass(frozen=True, slots=True)
+class EntryDetails:
+    """What the page of one entry shows besides its row.
+
+    Attributes
+    ----------
+    ticks : list[datetime]
+        The next ticks.
+    problem : str
+        Why there are none; ``""`` if the schedule gives ticks, or none any more.
+    texts : Texts | None
+        Arguments that may be shown; None for an unreadable entry.
+    facts : list[tuple[str, str]]
+        The fields that are set, with their titles.
+    runs : list[Run]
+        The last runs, the newest first.
+    keeps_history : bool
+        Whether the app has a history of runs.
+    """
+
+    ticks: list[datetime]
+    problem: str
+    texts: Texts | None
+    facts: list[tuple[str, str]]
+    runs: list[Run]
+    keeps_history: bool
+
+
+@dataclass(frozen=True, slots=True)
 class PeriodicPage:
-    """The view; *entry* is the one whose name is in the path, with its next ticks."""
+    """The view; *entry* is the one whose name is in the path, with its details."""
 
     now: datetime
     rows: list[Row]
@@ -90,7 +139,7 @@ class PeriodicPage:
     part: str
     week: Week | None
     entry: Row | None = None
-    ticks: list[datetime] | None = None
+    details: EntryDetails | None = None
 
 
 def read(site: Site, query: Query) -> PeriodicPage:
@@ -102,22 +151,91 @@ def read(site: Site, query: Query) -> PeriodicPage:
         There is no entry with the name in the path.
     """
     now, part = site.now(), query.text("name")
-    entries = site.delayq.periodic
     if query.rest:
-        found = next((e for e in _all(site) if e.name == query.rest), None)
-        if found is None:
-            raise NotFound(f"There is no periodic entry {query.rest!r}.")
-        ticks = [] if found.periodic is None else [*entries.next(found.name, NEXT_TICKS)]
-        return PeriodicPage(now, [found], 1, part, None, found, ticks)
+        found = _found(site, query.rest)
+        return PeriodicPage(now, [found], 1, part, None, found, _details(site, found))
     rows = [each for each in _all(site) if part.lower() in each.name.lower()]
     latest = datetime.max.replace(tzinfo=timezone.utc)
     rows.sort(key=lambda each: (each.next or latest, each.name))
     return PeriodicPage(now, rows[:MAX_ENTRIES], len(rows), part, _week(site, rows, now))
 
 
-def _all(site: Site) -> list[Row]:
+def _found(site: Site, name: str) -> Row:
     periodic = site.delayq.periodic
-    return [*map(_row, periodic.iterate()), *map(_unreadable, periodic.unreadable())]
+    try:
+        entry = periodic.get(name)
+    except ValueError:  # this process cannot read it
+        rows = [_unreadable(each) for each in periodic.unreadable() if each.name == name]
+    else:
+        rows = [] if entry is None else [_row(entry)]
+    if not rows:
+        raise NotFound(f"There is no periodic entry {name!r}.")
+    return rows[0]
+
+
+def _details(site: Site, row: Row) -> EntryDetails:
+    entry, keeps_history = row.periodic, site.delayq.session.keeps_history
+    if entry is None:
+        return EntryDetails([], row.when, None, [], _last_runs(site, row), keeps_history)
+    definition = entry.definition
+    args, kwargs = repr([*definition.args]), repr({**definition.kwargs})
+    texts = site.formatted(args, kwargs, uuid=row.last_id, name=row.task)
+    options = dict(definition.options)
+    values = {
+        "Queue": options.pop("queue", None),
+        **{title: getattr(definition, name) for name, title in _FACTS.items()},
+        "Missed ticks that run": definition.catch_up,
+        "While an earlier one runs": definition.overlap,
+        "Other options": (", ".join(options) if site.hides else options) or None,
+    }
+    problem, ticks = "", list[int]()
+    try:
+        ticks = upcoming(entry, NEXT_TICKS, site.zone)
+    except InvalidSchedule as exc:  # of a class of the app
+        problem = str(exc)
+    return EntryDetails(
+        ticks=[*map(moment, ticks)],
+        problem=problem,
+        texts=texts,
+        facts=[(title, str(value)) for title, value in values.items() if value is not None],
+        runs=_last_runs(site, row),
+        keeps_history=keeps_history,
+    )
+
+
+def _last_runs(site: Site, row: Row) -> list[Run]:
+    """Return the last runs of an entry, without the texts of exceptions if arguments are hidden.
+
+    Those of the last tick and of the last manual run are found by the index, if they are older than
+    the newest runs of all tasks.
+    """
+
+    def read(stores: Stores) -> list[tuple[str, bytes]]:
+        newest = stores.newest_runs(LOOKED_RUNS)
+        found = [*_runs_of(row.name, newest)][:LAST_RUNS]
+        if not found and len(newest) == LOOKED_RUNS:
+            found = [run for id in row.last_ids for run in stores.newest_runs(LAST_RUNS, id)]
+        return found
+
+    runs = sorted(
+        read_runs(site.delayq.session.ask(read)), key=lambda each: each.ended, reverse=True
+    )[:LAST_RUNS]
+    return [replace(each, reason="") for each in runs] if site.hides else runs
+
+
+def _runs_of(name: str, runs: Iterable[tuple[str, bytes]]) -> Iterable[tuple[str, bytes]]:
+    """Yield the runs whose ids begin with the name of an entry. Others are not decoded."""
+    prefix = run_prefix(f"{name}:")
+    for offset, line in runs:
+        if line.startswith(prefix) and _END_OF_ID(line[len(prefix) :].partition(b" ")[0]):
+            yield offset, line
+
+
+def _all(site: Site) -> list[Row]:
+    return [
+        _row(each) if isinstance(each, Periodic) else _unreadable(each)
+        for each in site.delayq.periodic._all()
+    ]
 
 
 def _row(entry: Periodic) -> Row:
@@ -144,7 +262,10 @@ def _week(site: Site, rows: list[Row], now: datetime) -> Week:
         if time.monotonic() > ends:
             is_cut = True
             break
-        ticks = upcoming(row.periodic, MAX_TICKS, site.zone)
+        try:
+            ticks = upcoming(row.periodic, MAX_TICKS, site.zone)
+        except InvalidSchedule:  # of a class of the app; the page of the entry has the error
+            continue
         is_cut = is_cut or (len(ticks) == MAX_TICKS and ticks[-1] < ends_ms)
         for tick in ticks:
             if tick >= ends_ms:

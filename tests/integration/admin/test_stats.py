@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import asdict
 from io import StringIO
 
@@ -14,11 +15,16 @@ from rich.console import Console
 from celery_delayq import DelayQ
 from celery_delayq.admin.stats import QueueStats
 from celery_delayq.cli.commands.stats import queues_table
+from celery_delayq.metrics.exporter import Exporter
 from celery_delayq.store import gauges
 from celery_delayq.store.keys import Keys, Layout
 from celery_delayq.testing import WorkerProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
+from celery_delayq.web.pages import overview
+from celery_delayq.web.site import Site
 from tests.integration.conftest import MakeApp
+from tests.integration.metrics.conftest import values_of
+from tests.support import TIMEOUT
 from tests.support.cli import CommandLine
 from tests.support.leases import ack
 
@@ -79,6 +85,33 @@ def test_what_nobody_promotes_is_overdue_and_ages(
 
     assert (queue.scheduled, queue.overdue) == (3, 2)
     assert 90 <= queue.oldest_age < 95
+
+
+def test_what_waits_for_a_pause_is_not_overdue(
+    app: Celery, delayq: DelayQ, delayq_redis: RedisUnderTest
+) -> None:
+    """In `stats`, in the metrics and on the pages."""
+    for n in range(3):
+        app.send_task("mail", countdown=3600, task_id=f"id-{n}")
+    app.send_task("mail", countdown=3600, task_id="bill-0", queue="bills")
+    now = delayq.store.now_ms()
+    delayq_redis.client.zadd("{celery}:due", {"id-0": now - 90_000, "id-1": now - 10_000})
+    delayq_redis.client.zadd("{bills}:due", {"bill-0": now - 5_000})
+    delayq.pause(queue="celery")
+
+    bills, celery = delayq.stats().queues
+    exporter = Exporter(delayq)
+    exported = values_of(exporter.scrape(TIMEOUT))
+    exporter.stop()
+    with closing(Site(app)) as site:
+        shown = {each.name: each for each in overview.read_queues(site, ())}
+
+    assert (celery.scheduled, celery.overdue, celery.paused, celery.oldest_age) == (3, 0, 2, 0)
+    assert (bills.scheduled, bills.overdue, bills.paused) == (1, 1, 0)
+    for queue in (bills, celery):
+        row = shown[queue.name]
+        assert (row.overdue, row.held) == (queue.overdue, queue.paused + queue.held)
+        assert exported["delayq_overdue_entries", queue.name] == queue.overdue
 
 
 def test_a_task_that_waits_ready_since_it_was_due_ages_too(app: Celery, delayq: DelayQ) -> None:

@@ -39,7 +39,20 @@ def scene(app: Celery) -> Scene:
     dead = delayq.store.dead_letters
     dead.add("celery", "mail-3", "failed: ValueError: declined", message("mail-3"), details())
     for name, minute in (("cleanup", "0"), ("digest", "*/30")):
-        delayq.periodic.add(name, crontab(minute=minute), "shop.report")
+        delayq.periodic.add(name, crontab(minute=minute), "shop.report", ("ada",))
     for store in delayq.session.stores:
         store.task_limits.announce({"stripe": Limit("stripe", rate="100/m").definition.text})
     return Scene(delayq, waiting.id, ready.id, "mail-3", elsewhere.id)
+
+
+@pytest.fixture
+def prepared(scene: Scene) -> Scene:
+    """The scene with what can be resumed and unset."""
+    delayq = scene.delayq
+    delayq.pause(queue="paused")
+    delayq.periodic.add("off", 60, "shop.report")
+    delayq.periodic.pause("off")
+    for store in delayq.session.stores:
+        store.task_limits.announce({"other": "0 1 2 0", "stripe": "600000 1 0 0"})
+    delayq.limits.set("other", concurrency=1)
+    return scene

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
+from datetime import datetime, timezone
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from celery import Celery
 
 from celery_delayq import DelayQ, Outcome
 from celery_delayq.errors import DelayQError
+from celery_delayq.periodic.serialization import describe
 from celery_delayq.testing import wait_until
 from celery_delayq.web import changes
 from celery_delayq.web.jobs import Job
@@ -20,6 +22,8 @@ from celery_delayq.web.site import Site
 from tests.integration.conftest import MakeApp
 from tests.integration.web.conftest import Scene
 from tests.support import TIMEOUT
+
+NOW = datetime(2030, 1, 31, 9, tzinfo=timezone.utc)
 
 
 @pytest.fixture
@@ -75,6 +79,11 @@ def entry(scene: Scene, name: str) -> Any:
     return scene.delayq.periodic.get(name)
 
 
+def entry_fields(scene: Scene, name: str) -> Any:
+    found = entry(scene, name).definition
+    return describe(found.schedule), found.args, found.kwargs, found.options
+
+
 def limit(scene: Scene, name: str) -> Any:
     return scene.delayq.limits.get(name)
 
@@ -122,6 +131,14 @@ DONE: Mapping[str, tuple[Mapping[str, str], Callable[[Scene], Any], Any]] = {
         lambda s: entry(s, "digest").total_run_count,
         1,
     ),
+    "edit_entry": (
+        {
+            **{"entry": "digest", "schedule": "every 1h 30m"},
+            **{"args": "[7]", "kwargs": '{"to": "ada"}', "to_queue": "slow"},
+        },
+        lambda s: entry_fields(s, "digest"),
+        ("every 1h 30m", (7,), {"to": "ada"}, {"queue": "slow"}),
+    ),
     "set_limit": (
         {"limit": "stripe", "limit_rate": "5/m"},
         lambda s: limit(s, "stripe").definition.rate,
@@ -130,19 +147,6 @@ DONE: Mapping[str, tuple[Mapping[str, str], Callable[[Scene], Any], Any]] = {
     "end_limit": ({"limit": "stripe"}, lambda s: limit(s, "stripe").is_off, True),
     "unset_limit": ({"limit": "other"}, lambda s: limit(s, "other").override, None),
 }
-
-
-@pytest.fixture
-def prepared(scene: Scene) -> Scene:
-    """The scene with what can be resumed and unset."""
-    delayq = scene.delayq
-    delayq.pause(queue="paused")
-    delayq.periodic.add("off", 60, "shop.report")
-    delayq.periodic.pause("off")
-    for store in delayq.session.stores:
-        store.task_limits.announce({"other": "0 1 2 0", "stripe": "600000 1 0 0"})
-    delayq.limits.set("other", concurrency=1)
-    return scene
 
 
 def test_each_change_is_in_the_table() -> None:
@@ -179,6 +183,14 @@ def test_who_comes_second_changes_nothing(scene: Scene, site: Site) -> None:
         assert run(site, action=name, mark=gone[1]).outcomes == {Outcome.UNKNOWN: 1}, name
 
 
+def all_of(scene: Scene) -> Any:
+    delayq = scene.delayq
+    return (
+        *([*delayq.entries()], delayq.count_dead(), delayq.paused()),
+        *(delayq.periodic.list(), delayq.limits.list()),
+    )
+
+
 #: Forms that are refused before anything is changed.
 WRONG = (
     {"action": "drop"},
@@ -195,6 +207,13 @@ WRONG = (
     {"action": "replay_all", "rate": "fast"},
     {"action": "pause"},
     {"action": "pause_entry"},
+    {"action": "edit_entry"},
+    {"action": "edit_entry", "entry": "nobody"},
+    {"action": "edit_entry", "entry": "digest", "schedule": "soon"},
+    {"action": "edit_entry", "entry": "digest", "schedule": "every -5m"},
+    {"action": "edit_entry", "entry": "digest", "args": "{}"},
+    {"action": "edit_entry", "entry": "digest", "to_queue": "\udcff"},
+    {"action": "replay", "mark": "dead", "args": f'["{"x" * 1_000_000}"]'},
     {"action": "set_limit", "limit": "stripe"},
     {"action": "set_limit", "limit": "stripe", "concurrency": "many"},
     {"action": "cancel_all", "due_from": "never"},
@@ -203,15 +222,50 @@ WRONG = (
 )
 
 
-@pytest.mark.parametrize("fields", WRONG, ids=str)
+@pytest.mark.parametrize("fields", WRONG, ids=lambda fields: str(fields)[:80])
 def test_a_wrong_form_changes_nothing(scene: Scene, site: Site, fields: Mapping[str, str]) -> None:
     named = marks(scene)
-    before = [*scene.delayq.entries()], scene.delayq.count_dead(), scene.delayq.paused()
+    before = all_of(scene)
 
     with pytest.raises((DelayQError, NotFound)):
         run(site, **{name: named.get(value, value) for name, value in fields.items()})
 
-    assert ([*scene.delayq.entries()], scene.delayq.count_dead(), scene.delayq.paused()) == before
+    assert all_of(scene) == before
+
+
+def test_a_form_of_an_entry_that_is_sent_as_it_is_changes_nothing(scene: Scene, site: Site) -> None:
+    scene.delayq.periodic.add(
+        "all",
+        90.5,
+        "shop.mail",
+        ["\u20ac", "\ud7ff\u2028", {"at": NOW}],
+        {"n": [1.5]},
+        queue="slow",
+    )
+    before = all_of(scene)
+    for each in ("all", "digest"):
+        question = changes.ask(site, Query("", {"action": ["edit_entry"], "entry": [each]}))
+        job = run(site, action="edit_entry", entry=each, **question.values)
+
+        assert (job.error, job.done) == ("", 1)
+    assert all_of(scene) == before
+
+
+def test_an_entry_that_would_never_tick_stays_as_it_is(scene: Scene, site: Site) -> None:
+    before = all_of(scene)
+
+    job = run(site, action="edit_entry", entry="digest", schedule="at 2020-01-31T09:00")
+
+    assert (job.done, "is never due" in job.error) == (0, True)
+    assert all_of(scene) == before
+
+
+def test_an_entry_that_may_not_overlap_says_so(scene: Scene, site: Site) -> None:
+    scene.delayq.periodic.add("alone", 3600, "shop.report", overlap="skip")
+
+    jobs = [run(site, action="run_entry", entry="alone") for _ in range(2)]
+
+    assert [(job.done, "may not overlap" in job.error) for job in jobs] == [(1, False), (0, True)]
 
 
 @pytest.mark.parametrize(("name", "kind"), [("edit", "waiting"), ("replay", "dead")])

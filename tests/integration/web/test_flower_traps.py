@@ -64,7 +64,8 @@ def test_what_flower_hides_is_nowhere_on_our_pages(
         delayq_broker_url, delayq_redis.url, tmp_path, [f"--conf={config}"], release=release
     ) as (site, process):
         paths = page_paths(scene.waiting).values()
-        for path in (*paths, "/scheduled?argument=17", f"/task/{scene.dead}"):
+        more = ("/scheduled?argument=17", f"/task/{scene.dead}", "/periodic/digest")
+        for path in (*paths, *more):
             answer = site.get(f"/delayed{path}")
             assert answer.status == 200, path
             for secret in ("&#x27;ada&#x27;", "&#39;ada&#39;", "declined", "billing.py"):

@@ -21,9 +21,9 @@ def test_a_document_has_all_charts_one_below_the_other() -> None:
 
     text = svg.document(
         [
-            svg.Picture("Load", svg.bars("load", times, 60, layers), legend),
-            svg.Picture("Late", svg.curves("late", times, 60, [("p50", "s1", [1, None, 3])])),
-            svg.Picture("By queue", svg.ranges("by queue", rows)),
+            svg.DocumentChart("Load", svg.bars("load", times, 60, layers), legend),
+            svg.DocumentChart("Late", svg.curves("late", times, 60, [("p50", "s1", [1, None, 3])])),
+            svg.DocumentChart("By queue", svg.ranges("by queue", rows)),
         ]
     )
 

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from celery_delayq.web.formatting import Formatter, escaped
 from celery_delayq.web.loader import alone_loader, flower_loader
-from celery_delayq.web.shown import Shown, escaped
 
 NOW = datetime(2030, 1, 31, 9, tzinfo=timezone.utc)
 HOSTILE = {
@@ -34,11 +34,11 @@ def test_all_templates_can_be_read() -> None:
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_each_expression_of_a_template_is_escaped(text: str) -> None:
-    shown = Shown("/delayed", timezone.utc, NOW, "", "")
-    view = SimpleNamespace(status=SimpleNamespace(phrase=shown.cut(text)), text=text)
+    formatter = Formatter("/delayed", timezone.utc, NOW, "", "")
+    view = SimpleNamespace(status=SimpleNamespace(phrase=formatter.cut(text)), text=text)
     template = alone_loader().load("delayed-error.html")
 
-    page = template.generate(p=shown, view=vars(view)).decode()
+    page = template.generate(p=formatter, view=vars(view)).decode()
 
     assert page.count(HOSTILE[text]) == 2
     assert text not in page
@@ -46,16 +46,16 @@ def test_each_expression_of_a_template_is_escaped(text: str) -> None:
 
 @pytest.mark.parametrize(("text", "expected"), HOSTILE.items())
 def test_what_others_have_named_is_shown_as_text(text: str, expected: str) -> None:
-    shown = Shown("/delayed", timezone.utc, NOW, "", "")
-    link = shown.link(text, "task", text)
+    formatter = Formatter("/delayed", timezone.utc, NOW, "", "")
+    link = formatter.link(text, "task", text)
 
-    for found in (escaped(text), shown.lines(text), link.partition(">")[2]):
+    for found in (escaped(text), formatter.lines(text), link.partition(">")[2]):
         assert expected in found
     assert "<" not in escaped(text)
     assert link.startswith('<a href="/delayed/task/%')
 
 
 def test_an_endless_name_is_no_link() -> None:
-    shown = Shown("/delayed", timezone.utc, NOW, "", "")
+    formatter = Formatter("/delayed", timezone.utc, NOW, "", "")
 
-    assert len(shown.link("x" * 1_000_000, "task", "x" * 1_000_000)) < 200
+    assert len(formatter.link("x" * 1_000_000, "task", "x" * 1_000_000)) < 200

@@ -11,7 +11,7 @@ from celery_delayq.cli.top.state import (
     Place,
     Prompt,
     Screen,
-    Shown,
+    ShownRows,
     Sort,
     State,
     shown_queues,
@@ -20,9 +20,9 @@ from celery_delayq.cli.top.state import (
 from celery_delayq.web.pages.overview import QueueRow
 
 SHOWN = {
-    Screen.QUEUES: Shown(["celery", "mail"], 5),
-    Screen.TASKS: Shown(["one", "two"], 5, cursor="next"),
-    Screen.TASK: Shown(["", "", ""], 5),
+    Screen.QUEUES: ShownRows(["celery", "mail"], 5),
+    Screen.TASKS: ShownRows(["one", "two"], 5, cursor="next"),
+    Screen.TASK: ShownRows(["", "", ""], 5),
 }
 
 #: Where keys lead: names of places.
@@ -90,7 +90,7 @@ def test_every_key_can_be_pressed_everywhere() -> None:
     }
     for first, key, (screen, shown) in product(("", "t", "t enter", "o", "/"), keys, SHOWN.items()):
         state = pressed(State(), first)
-        for each in (shown, Shown()):
+        for each in (shown, ShownRows()):
             after = state.after(key, each)
             assert after.is_over == (key == "q" and state.prompt is None), (first, key, screen)
 
@@ -116,8 +116,8 @@ def test_the_chosen_row_stays_chosen_when_rows_change() -> None:
 
 def test_space_and_characters_change_what_is_shown() -> None:
     state = State()
-    assert state.after(" ", Shown()).is_stopped
-    assert not state.after(" ", Shown()).after(" ", Shown()).is_stopped
+    assert state.after(" ", ShownRows()).is_stopped
+    assert not state.after(" ", ShownRows()).after(" ", ShownRows()).is_stopped
     assert pressed(state, "s").sort is Sort.OVERDUE
     assert pressed(state, "s s s s s") == state
     assert [pressed(state, " ".join("c" * n)).step for n in range(4)] == [

@@ -41,7 +41,7 @@ def static_file(name: str) -> tuple[bytes, str]:
     return data, sha256(data).hexdigest()[:12]
 
 
-class Shown:
+class Formatter:
     """Functions for the templates of one answer.
 
     Parameters
@@ -75,6 +75,11 @@ class Shown:
         given = {name: value for name, value in fields.items() if value not in (None, "")}
         query = urlencode(given, errors="surrogateescape")
         return "/".join(parts) + (f"?{query}" if query else "")
+
+    def short_url(self, page: str, /, **fields: Any) -> str:
+        """Return the path of a page; ``""`` if no browser would send so long an address."""
+        url = self.url(page, **fields)
+        return url if len(url) <= MAX_URL else ""
 
     def link(
         self, text: str | None, page: str, rest: str = "", /, most: int = MAX_CELL, **fields: Any
