@@ -57,7 +57,7 @@ def read_schedule(text: str) -> BaseSchedule | datetime:
         raise
     except (ValueError, OverflowError, ParseException) as exc:
         raise InvalidSchedule(
-            f"schedule={text!r}: expected an interval such as every 30m, a crontab such as "
+            f"schedule={text!r}: expected an interval, like every 30m, a crontab such as "
             "0 9 * * mon-fri, a rule such as FREQ=MONTHLY;BYDAY=-1FR, or a time such as "
             f"2030-01-31T09:00; {exc}"
         ) from exc

@@ -296,7 +296,7 @@ def test_an_entry_is_edited_on_its_page(
     click(browser, "Edit")
     fill_in(browser, "schedule", "every soon")
     click(browser, "Edit")
-    assert "expected an interval such as" in browser.text()
+    assert "expected an interval, like" in browser.text()
     fill_in(browser, "schedule", "30 9 * * mon-fri")
     fill_in(browser, "args", '["bob"]')
     fill_in(browser, "to_queue", "slow")

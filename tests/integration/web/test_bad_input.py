@@ -305,7 +305,7 @@ PAIRS = [
 
 
 @pytest.mark.parametrize(("first", "second"), PAIRS)
-def test_of_two_people_who_change_the_same_the_second_is_told(
+def test_of_two_people_who_change_the_same_the_second_learns_it(
     prepared: Scene, site: Site, first: str, second: str
 ) -> None:
     people = Person(site, prepared), Person(site, prepared)
