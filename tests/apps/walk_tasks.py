@@ -15,6 +15,7 @@ from functools import wraps
 from types import FrameType
 from typing import Any
 
+from celery.signals import worker_init
 from celery.worker import WorkController, state
 from celery.worker.consumer import Consumer
 from celery.worker.control import inspect_command
@@ -100,11 +101,14 @@ def _create_walking(*args: Any, **kwargs: Any) -> Any:
     return _walking("handler", handle, lambda message: str(message.headers["id"]))
 
 
-Consumer.create_task_handler = _create_walking
-WorkController._process_task = _walking(
-    "process", WorkController._process_task, lambda _, request: str(request.id)
-)
-Request.on_accepted = _walking("accepted", Request.on_accepted, lambda request, *_: request.id)
+@worker_init.connect
+def _walk(**_: Any) -> None:
+    """Change Celery in the worker alone: tests import this module too."""
+    Consumer.create_task_handler = _create_walking
+    WorkController._process_task = _walking(
+        "process", WorkController._process_task, lambda _, request: str(request.id)
+    )
+    Request.on_accepted = _walking("accepted", Request.on_accepted, lambda request, *_: request.id)
 
 
 @inspect_command()

@@ -161,6 +161,7 @@ def test_what_a_stock_client_revokes_stays_revoked(
 ) -> None:
     """Its broadcast reaches a worker, which sees to those that start later."""
     first = control.start("threads")
+    wait_until(control.listeners, TIMEOUT, "a worker that hears broadcasts")
     scheduled = send(control, "scheduled", "us", countdown=60)
     elsewhere = send(control, "elsewhere", "us", queue="aside")
     later = send(control, "later", "us", queue="aside", countdown=60)
