@@ -15,7 +15,7 @@ from functools import wraps
 from types import FrameType
 from typing import Any
 
-from celery.signals import worker_init
+from celery.signals import celeryd_init
 from celery.worker import WorkController, state
 from celery.worker.consumer import Consumer
 from celery.worker.control import inspect_command
@@ -101,7 +101,7 @@ def _create_walking(*args: Any, **kwargs: Any) -> Any:
     return _walking("handler", handle, lambda message: str(message.headers["id"]))
 
 
-@worker_init.connect
+@celeryd_init.connect
 def _walk(**_: Any) -> None:
     """Change Celery in the worker alone: tests import this module too."""
     Consumer.create_task_handler = _create_walking
