@@ -65,6 +65,8 @@ class Audit:
         self._audited = time.monotonic()
         self._registered = time.monotonic()
         self._size = 0
+        #: Whether the audit has not looked at permits yet.
+        self._must_look_at_permits = False
         #: Where the next audit of permits continues, and that of the lanes of each queue.
         self._permits = 0
         self._lanes: dict[str, int] = {}
@@ -74,18 +76,18 @@ class Audit:
         permits.
         """
         now, size = time.monotonic(), look.queues or 0
-        if size < self._size or now - self._registered >= REGISTER_SECONDS:
+        has_shrunk, self._size = size < self._size, size
+        if has_shrunk or now - self._registered >= REGISTER_SECONDS:
             self._registered = now
             store.repair_types()
             store.register_again([*self._consumed()])
             store.task_limits.announce(self._limits, only_missing=True)
-        self._size = size
         if on_duty and (self._remaining or now - self._audited >= AUDIT_SECONDS):
             self._go_on(store, look)
 
     def _go_on(self, store: Store, look: Look) -> None:
-        is_first = self._remaining is None
         if self._remaining is None:
+            self._must_look_at_permits = True
             self._audited = time.monotonic()
             self._remaining = self._registry.all(store, look.queues)
         some = [*islice(self._remaining, AUDITED_QUEUES)]
@@ -96,7 +98,8 @@ class Audit:
             logger.warning("the next-due index did not have queue %r, or too late", queue)
         if not has_limits:
             return
-        if is_first:
+        if self._must_look_at_permits:  # in the first batch of which the account may read any queue
+            self._must_look_at_permits = False
             self._give_back_permits(store)
         queues = [queue for queue, _ in some]
         self._wake_forgotten_lanes(store, queues)

@@ -99,13 +99,20 @@ def slots() -> int:
     """
     controller = _worker()
     pool = getattr(controller, "pool", None)
-    return 1 if pool is None else max(_pool_size(pool), controller.max_concurrency or 0)
+    if pool is None:
+        return 1
+    most = getattr(getattr(controller, "autoscaler", None), "max_concurrency", None)
+    return max(_pool_size(pool), most or 0)
 
 
 def _pool_size(pool: Any) -> int:
     """Return how many tasks a pool runs at a time."""
-    # Before Celery 5.7, the processes of a gevent pool are the greenlets that run.
-    size = pool.limit if getattr(pool, "is_green", False) else pool.num_processes
+    if getattr(pool, "is_green", False):
+        # Before Celery 5.7, the processes of a gevent pool are the greenlets that run; and `grow`
+        # leaves its limit as it was.
+        size = getattr(pool._pool, "size", pool.limit)
+    else:
+        size = pool.num_processes
     return max(1, int(size))
 
 

@@ -186,7 +186,7 @@ class TaskLimits:
         ----------
         code : bool
             Also forget what the code says: of a limit that the code does not have any more. Held
-            tasks may go then. A worker that has the limit stores it again when it starts.
+            tasks may go then. A worker whose code has the limit stores it again within a minute.
 
         Returns
         -------

@@ -104,7 +104,9 @@ class Definition(NamedTuple):
         if self.concurrency:
             most = min(most, self.concurrency - used)
         if self.interval_us:
-            used_slots = max(0.0, used_until_us - now_us) / self.interval_us
+            # Half a µs, as scripts count: include/limits/lanes.lua.
+            slot_us = math.ceil(self.interval_us * 2) / 2
+            used_slots = max(0.0, used_until_us - now_us) / slot_us
             most = min(most, math.floor(self.burst - used_slots + 1e-6))
         return max(0, most)
 

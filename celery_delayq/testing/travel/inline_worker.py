@@ -185,8 +185,9 @@ class InlineWorker:
             with _blocking_joins():
                 yield
         except BaseException:  # such as pytest.fail() in a task that is acknowledged late
-            self._send_acknowledgements()
-            self._requeue_leased()
+            with suppress(Exception):  # the task may have ended the server too
+                self._send_acknowledgements()
+                self._requeue_leased()
             raise
         self._send_acknowledgements()
 

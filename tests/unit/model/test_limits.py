@@ -360,6 +360,13 @@ def test_as_many_may_go_as_permits_and_slots_are_free(
     assert definition.may_go(9, used, now + slots * 1e6, now) == expected
 
 
+def test_slots_are_counted_in_half_microseconds_as_scripts_do() -> None:
+    """Ninety-nine slots of 1260.5 µs are used: the hundredth is free."""
+    definition = Definition(1260.08, 100, 0, False)
+
+    assert definition.may_go(9, 0, 5_000_000 + 99 * 1260.5, 5_000_000) == 1
+
+
 @pytest.mark.parametrize(
     ("definition", "text"),
     [

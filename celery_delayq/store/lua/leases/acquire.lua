@@ -349,9 +349,9 @@ local function lease_to_process(message, step, promoted, mark)
   end
 end
 
--- How many messages the call may still hold, and lanes try: each takes as long as several messages
--- that are leased.
-local tries = 100
+-- How often this call may still hold a message in its lane, or try a lane. Each takes as long as
+-- several messages that are leased.
+local lane_tries_left = 100
 
 local function take_ready(most)
   for i = FIRST.ready_lists, FIRST.ready_lists + list_count - 1 do
@@ -366,8 +366,8 @@ local function take_ready(most)
       if promoted then
         lease_to_process(message, step, promoted, mark)
       end
-      if mark == 'held' and tries > 0 then
-        tries = tries - 1
+      if mark == 'held' and lane_tries_left > 0 then
+        lane_tries_left = lane_tries_left - 1
       else
         left = left - 1
       end
@@ -453,12 +453,12 @@ end
 local function take_held(most)
   more_freed = unblock_freed_lanes(queue, time_us)
   local passed = 0
-  while place < most and tries > 0 and bytes_left > 0 do
+  while place < most and lane_tries_left > 0 and bytes_left > 0 do
     local lane = redis.call('ZRANGEBYSCORE', LANES, '-inf', time_us, 'LIMIT', passed, 1)[1]
     if not lane then
       break
     end
-    tries = tries - 1
+    lane_tries_left = lane_tries_left - 1
     local definition = limit_of(lane)
     local moment, is_scarce = moment_of_next(lane, definition, time_us)
     if moment == time_us and is_scarce and most_limited == 0 then
