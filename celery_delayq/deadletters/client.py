@@ -46,7 +46,7 @@ from celery_delayq.model.envelope import (
 )
 from celery_delayq.model.lookup import StatusCode, to_bytes
 from celery_delayq.model.names import check_name, filter_of
-from celery_delayq.model.scheduled import OUTCOMES, Bulk, Outcome, Page, moment
+from celery_delayq.model.scheduled import OUTCOMES, Bulk, Outcome, Page, check_page_limit, moment
 from celery_delayq.schedule.update import changes_of, editor_of
 from celery_delayq.store.dead_letters import (
     ChangedInPlace,
@@ -174,8 +174,7 @@ class DeadLetters:
         ValueError
             *limit* is not in its range.
         """
-        if not 1 <= limit <= 10_000:
-            raise ValueError(f"limit={limit!r}: expected a number from 1 to 10,000")
+        check_page_limit(limit)
         filter = filter_of(DeadFilter, filter, fields, DeadLetters.list)
         return next(self.pages(filter, limit=limit, cursor=cursor, most_looked=MAX_SEARCHED))
 

@@ -171,12 +171,13 @@ class TaskLimits:
             )
         known = self._stored(name)
 
-        def change(before: StoredLimit) -> str:
+        def change(before: StoredLimit) -> StoredLimit:
             # A store without definitions gets those of the others, or of the app's code.
-            before = known if before == StoredLimit() else before
-            return _OFF if off else self._changed(name, before, given).text
+            defined = known if before == StoredLimit() else before
+            text = _OFF if off else self._changed(name, defined, given).text
+            return before._replace(override=text)
 
-        self._session.ask(lambda stores: _override(stores, percent(name), change))
+        self._session.ask(lambda stores: _change(stores, percent(name), change))
         return self.get(name)
 
     def unset(self, name: str, *, code: bool = False) -> bool:
@@ -201,18 +202,13 @@ class TaskLimits:
         self._stored(name)
         is_changed = False
 
-        def forget(stores: Stores) -> None:
+        def forget(before: StoredLimit) -> StoredLimit:
             nonlocal is_changed  # a call that is repeated after a lost reply finds nothing more
-            for store in stores:
-                limits, field = store.task_limits, percent(name)
-                before = limits.stored(field)
-                is_changed |= bool(before.override or (code and before.of_code))
-                limits.forget(field)
-                if code:
-                    limits.forget(field, of_code=True)
-                limits.wake_lanes([field])
+            after = StoredLimit() if code else before._replace(override="")
+            is_changed |= after != before
+            return after
 
-        self._session.ask(forget)
+        self._session.ask(lambda stores: _change(stores, percent(name), forget))
         return is_changed
 
     def lanes(self, name: str, n: int = 10) -> builtins.list[LaneStatus]:
@@ -296,13 +292,13 @@ class TaskLimits:
                 )
 
 
-def _override(stores: Stores, name: str, change: Callable[[StoredLimit], str]) -> None:
+def _change(stores: Stores, name: str, change: Callable[[StoredLimit], StoredLimit]) -> None:
     """Store in all stores what *change* makes of the definitions of a limit."""
     for store in stores:
         limits = store.task_limits
         before = limits.stored(name)
         # Where another call has changed them meanwhile, its change counts too.
-        while not limits.override(name, change(before), before):
+        while not limits.change(name, before, change(before)):
             before = limits.stored(name)
         limits.wake_lanes([name])
 

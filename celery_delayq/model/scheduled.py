@@ -488,6 +488,12 @@ class Page(Generic[E]):
         return len(self.entries)
 
 
+def check_page_limit(limit: int) -> None:
+    """Check the most entries of a page; raises ``ValueError``."""
+    if not 1 <= limit <= 10_000:
+        raise ValueError(f"limit={limit!r}: expected a number from 1 to 10,000")
+
+
 @dataclass(slots=True)
 class Bulk:
     """Result of a change of all entries that match a filter, and its progress while it runs.

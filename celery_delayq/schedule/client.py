@@ -35,6 +35,7 @@ from celery_delayq.model.scheduled import (
     Paused,
     ScheduledTask,
     bound_ms,
+    check_page_limit,
     outcome_of,
 )
 from celery_delayq.schedule.bulk import (
@@ -170,8 +171,7 @@ class Schedule:
         ValueError
             *limit* is not in its range.
         """
-        if not 1 <= limit <= 10_000:
-            raise ValueError(f"limit={limit!r}: expected a number from 1 to 10,000")
+        check_page_limit(limit)
         filter = filter_of(Filter, filter, fields, Schedule.list)
         after = None if cursor is None else Cursor.unpack(cursor, filter)
         return found_page(self._session, filter, limit, after, MAX_SEARCHED_ENTRIES)

@@ -95,26 +95,13 @@ class LimitStore(StorePart):
             self._runner.client.hset(self._keys.limits, mapping=new)
         return {name: former for name, former in before.items() if f"c{name}" in new}
 
-    def override(self, name: str, definition: str, before: StoredLimit) -> bool:
-        """Store what people have set: it takes precedence over what the code says.
+    def change(self, name: str, before: StoredLimit, after: StoredLimit) -> bool:
+        """Store the definitions of a limit, and remove what is empty.
 
-        Return False, and store nothing, if the definitions are not *before* any more.
+        Return False, and change nothing, if the definitions are not *before* any more.
         """
-        is_other_rate = _is_other_rate(before, before._replace(override=definition))
-        args = [name, *map(to_bytes, before), definition, int(is_other_rate)]
-        return bool(self._run("limits/override", None, args))
-
-    def forget(self, name: str, *, of_code: bool = False) -> None:
-        """Remove what people have set or, with *of_code*, what the code said."""
-        before = self.stored(name)
-        now = before._replace(**{"of_code" if of_code else "override": ""})
-        if changed := self._change_of_rate(name, before, now):
-            self._runner.client.hset(self._keys.limits, mapping=changed)
-        if now == StoredLimit():
-            self._runner.client.hdel(self._keys.limits, f"r{name}")
-        self._runner.client.hdel(self._keys.limits, f"{'c' if of_code else 'o'}{name}")
-        if not self._runner.client.exists(self._keys.limits):
-            self._runner.client.unlink(self._keys.slots)  # no call would forget them
+        args = [name, *map(to_bytes, (*before, *after)), int(_is_other_rate(before, after))]
+        return bool(self._run("limits/change", None, args))
 
     def stored(self, name: str) -> StoredLimit:
         """Return the definitions of one limit."""

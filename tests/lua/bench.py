@@ -443,3 +443,9 @@ def bench(server: RedisUnderTest, **limits: Any) -> Bench:
     store = Bench(server.client, Keys(), DEFAULT, lambda _queue: Limits(**limits))
     store.next_queue()
     return store
+
+
+def override_limit(store: Store, name: str, definition: str) -> None:
+    """Set a limit as people do; unset it with ``""``."""
+    before = store.task_limits.stored(name)
+    assert store.task_limits.change(name, before, before._replace(override=definition))

@@ -28,8 +28,8 @@ SCRIPT_CALLS: Calls = {
         lambda s: s.run_steps(s.task_limits.wake_lanes_steps("q", "api")),
         b"",
     ),
-    "limits/override": (
-        lambda s: s.task_limits.override("api", "0 1 1 0", StoredLimit("0 1 2 0")),
+    "limits/change": (
+        lambda s: s.task_limits.change("api", StoredLimit("0 1 2 0"), StoredLimit("0 1 1 0")),
         1,
     ),
     "limits/forgotten_lanes": (

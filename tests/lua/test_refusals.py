@@ -29,6 +29,7 @@ from tests.lua.bench import (
     entry,
     labelled,
     message_of,
+    override_limit,
     repeating,
 )
 from tests.lua.dead_letters import DIED, replay, seed, stored
@@ -278,9 +279,9 @@ CASES: dict[str, list[Callable[[Bench], object]]] = {
         lambda s: s.put(labelled("a")),
         lambda s: s.control.page(QUEUE, EntryCondition(), 10),
     ],
-    "limits/override": [
+    "limits/change": [
         lambda s: s.define_limit(interval_us=HOUR),
-        lambda s: s.task_limits.override("api", "0 1 2 0", s.task_limits.stored("api")),
+        lambda s: override_limit(s, "api", "0 1 2 0"),
     ],
     "deadletters/add": [lambda s: s.dead_letters.add(QUEUE, "id", "why", b"bytes")],
     "deadletters/delete": [
@@ -421,7 +422,6 @@ GROWING = {
     "control/swap",
     "deadletters/restore",
     "deadletters/swap",
-    "limits/override",
     "leases/use_retry_budget",
     "periodic/fire",
     "periodic/fire for a lane",

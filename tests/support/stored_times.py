@@ -74,7 +74,7 @@ SHOWN_OR_BRIEF = {
 #: Places without times.
 WITHOUT_TIME = {
     *("held score", "permits score", "blocked_lanes score", "freed_lanes score"),
-    *("limits *", "limits o"),
+    *("limits *", "limits c", "limits o"),
     *("tasks score", "paused_due score", "duplicate_ids score", "duplicate_ids item"),
     *("entries *", "leased *", "queues *", "request_numbers *", "deliveries *", "totals *"),
     *("pace below", "pace unpaused", "control revision", "clock cursor"),

@@ -20,7 +20,7 @@ from celery_delayq.store.paging import SEARCH_ENTRIES
 from celery_delayq.testing import wait_until
 from celery_delayq.utils.portions import batches
 from tests.support import TIMEOUT
-from tests.support.cli import INTERRUPTIBLE, CommandLine
+from tests.support.cli import INTERRUPTIBLE, CommandLine, Ran
 from tests.support.dead_letters import details, message, stored
 
 
@@ -43,8 +43,8 @@ def filled(app: Celery, cli: CommandLine) -> None:
     app.send_task("shop.remind", kwargs={"order_id": "1"}, countdown=99, task_id="text")
 
 
-def ids(ran: object) -> list[str]:
-    return [each["id"] for each in ran.json["entries"]]  # type: ignore[attr-defined]
+def ids(ran: Ran) -> list[str]:
+    return [each["id"] for each in ran.json["entries"]]
 
 
 @pytest.mark.usefixtures("filled")
@@ -260,8 +260,8 @@ def dead(app: Celery, cli: CommandLine, delayq: DelayQ, filled: None) -> None:
     delayq.cancel_all(everything=True)
 
 
-def dead_ids(ran: object) -> set[str]:
-    return {each["id"] for each in ran.json["dead_letters"]}  # type: ignore[attr-defined]
+def dead_ids(ran: Ran) -> set[str]:
+    return {each["id"] for each in ran.json["dead_letters"]}
 
 
 @pytest.mark.usefixtures("dead")

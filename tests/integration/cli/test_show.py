@@ -16,7 +16,7 @@ from celery_delayq.testing import wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.integration.cli.conftest import CONTROLS
 from tests.integration.conftest import MakeApp
-from tests.support.cli import CommandLine
+from tests.support.cli import CommandLine, Ran
 
 FAR = datetime(2100, 1, 31, 9, tzinfo=timezone.utc)
 
@@ -47,8 +47,8 @@ def filled(app: Celery) -> None:
         app.send_task("shop.bill", eta=eta, task_id=id, queue="bills", priority=6 * n)
 
 
-def ids(ran: object) -> list[str]:
-    return [each["id"] for each in ran.json["entries"]]  # type: ignore[attr-defined]
+def ids(ran: Ran) -> list[str]:
+    return [each["id"] for each in ran.json["entries"]]
 
 
 # -- get

@@ -24,7 +24,7 @@ from celery_delayq.store.schedule import Store
 from celery_delayq.testing import wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.integration.transport.test_refusals import HANDSHAKE
-from tests.lua.bench import Bench, bench, bodies, entry, labelled
+from tests.lua.bench import Bench, bench, bodies, entry, labelled, override_limit
 from tests.support import TIMEOUT
 from tests.support.proxy import Fault, Proxy
 from tests.support.replies import REPLIES
@@ -318,7 +318,7 @@ def test_a_process_that_takes_no_permits_is_logged(
     """A process of an older version, beside one of this version."""
     store.register("q")
     store.task_limits.announce({"a%20b": "0 1 9 0", "off": "0 1 9 0"})
-    store.task_limits.override("off", "none", store.task_limits.stored("off"))
+    override_limit(store, "off", "none")
     sent = {
         "me": [("mine", "a%20b:"), ("another", "")],
         "new": [("new", "a%20b:"), ("no limit now", "off:"), ("gone", "old:")],

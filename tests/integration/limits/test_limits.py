@@ -84,7 +84,7 @@ def test_a_change_between_reading_and_writing_of_another_counts(
     with Proxy(delayq_redis.port) as proxy:
         own = DelayQ.of(make_app(broker=f"delayq+redis://127.0.0.1:{proxy.port}/0"))
         between = proxy.on(
-            "limits/override",
+            "limits/change",
             Fault.DROP_REQUEST,
             then=lambda: redis.hset("delayq:limits", "ostripe", "36000000 20 8 1"),
         )

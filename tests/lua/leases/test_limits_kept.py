@@ -9,7 +9,7 @@ import pytest
 
 from celery_delayq.model.lookup import PAUSED_OFFSET_MS
 from celery_delayq.store.task_limits import StoredLimit
-from tests.lua.bench import FAR, QUEUE, Bench, labelled, message_of
+from tests.lua.bench import FAR, QUEUE, Bench, labelled, message_of, override_limit
 from tests.lua.leases.test_limits import HOUR, ids, send, wait_for
 from tests.support.leases import ack
 from tests.support.model_clock import set_clock_back
@@ -18,11 +18,6 @@ from tests.support.model_clock import set_clock_back
 def permits(store: Bench) -> list[str]:
     """Return the ids of the messages that have a permit."""
     return [each.split(b"\0")[2].decode() for each in store.client.zrange("delayq:permits", 0, -1)]
-
-
-def override(store: Bench, definition: str) -> None:
-    """Set a limit as people do."""
-    assert store.task_limits.override("api", definition, store.task_limits.stored("api"))
 
 
 def test_without_turns_a_lane_goes_on_by_the_due_of_its_next_entry(store: Bench) -> None:
@@ -85,10 +80,10 @@ def test_an_expired_message_waits_for_a_permit(store: Bench, fair: bool) -> None
 
 def test_what_began_while_a_limit_was_off_counts_when_it_is_on_again(store: Bench) -> None:
     store.define_limit(concurrency=2)
-    override(store, "none")
+    override_limit(store, "api", "none")
     send(store, *"abcd")
     assert ids(store.acquire("1")) == ["a", "b", "c", "d"]
-    store.task_limits.forget("api")
+    override_limit(store, "api", "")
     send(store, "e", "f")
 
     assert ids(store.acquire("2")) == []
@@ -251,7 +246,7 @@ def test_a_lower_rate_lets_no_burst_go(store: Bench, by: str) -> None:
     limits, high, low = store.task_limits, f"{HOUR} 3 0 0", f"{10 * HOUR} 3 0 0"
     if by == "unset":
         limits.announce({"api": low})
-        override(store, high)
+        override_limit(store, "api", high)
         store.client.hdel("delayq:limits", "rapi")
     else:
         limits.announce({"api": high})
@@ -259,9 +254,9 @@ def test_a_lower_rate_lets_no_burst_go(store: Bench, by: str) -> None:
     assert ids(store.acquire("1")) == ["a", "b", "c"]
 
     change: dict[str, Callable[[], object]] = {
-        "people": lambda: override(store, low),
+        "people": lambda: override_limit(store, "api", low),
         "code": lambda: limits.announce({"api": low}),
-        "unset": lambda: limits.forget("api"),
+        "unset": lambda: override_limit(store, "api", ""),
     }
     change[by]()
     store.run_steps(limits.wake_lanes_steps(QUEUE, "api"))
@@ -273,7 +268,7 @@ def test_a_lower_rate_lets_no_burst_go(store: Bench, by: str) -> None:
     assert ids(store.acquire("3")) == ["d"]
     # A change that keeps the rate changes nothing, nor does one after the clock was set back.
     before = store.client.hget("delayq:limits", "rapi")
-    override(store, f"{10 * HOUR} 3 9 0")
+    override_limit(store, "api", f"{10 * HOUR} 3 9 0")
     assert store.client.hget("delayq:limits", "rapi") == before
     store.client.hincrby("delayq:limits", "rapi", 100 * HOUR)
     store.client.zincrby("delayq:slots", -100 * HOUR, "api:")
@@ -285,20 +280,22 @@ def test_a_definition_that_others_have_changed_meanwhile_stays(store: Bench) -> 
     limits, rate = store.task_limits, f"{HOUR} 3 0 0"
     store.define_limit(concurrency=2)
     before = limits.stored("api")
-    override(store, rate)
+    override_limit(store, "api", rate)
 
-    assert not limits.override("api", "0 1 1 0", before)
+    for after in (before._replace(override="0 1 1 0"), before._replace(override=""), StoredLimit()):
+        assert not limits.change("api", before, after)
     store.define_limit(concurrency=3)
-    assert not limits.override("api", "0 1 1 0", StoredLimit(before.of_code, rate))
+    assert not limits.change("api", StoredLimit(before.of_code, rate), StoredLimit())
     # A call that was repeated, since its reply was lost.
-    assert limits.override("api", rate, before)
+    now = StoredLimit("0 1 3 0", rate)
+    assert limits.change("api", before, now)
     assert limits.stored("api") == StoredLimit("0 1 3 0", rate)
 
 
 def test_a_rate_of_code_that_people_have_overridden_changes_nothing(store: Bench) -> None:
     limits = store.task_limits
     limits.announce({"api": f"{HOUR} 3 0 0"})
-    override(store, f"{2 * HOUR} 3 0 0")
+    override_limit(store, "api", f"{2 * HOUR} 3 0 0")
     store.client.hdel("delayq:limits", "rapi")
 
     assert limits.announce({"api": f"{5 * HOUR} 3 0 0"}) == {"api": f"{HOUR} 3 0 0"}
@@ -312,11 +309,11 @@ def test_the_last_limit_leaves_no_slots(store: Bench, is_repeated: bool) -> None
     send(store, "a")
     assert ids(store.acquire("1")) == ["a"]
 
-    limits.forget("other", of_code=True)
+    assert limits.change("other", limits.stored("other"), StoredLimit())
     assert store.client.exists("delayq:slots")
-    if is_repeated:  # the reply of HDEL was lost
+    if is_repeated:  # somebody else has removed the last definition
         store.client.delete("delayq:limits")
-    limits.forget("api", of_code=True)
+    assert limits.change("api", limits.stored("api"), StoredLimit())
     assert not store.client.exists("delayq:slots", "delayq:limits")
 
 
