@@ -193,7 +193,9 @@ class Publisher(_Process):
         assert process.stdin is not None
         assert process.stdout is not None
         try:
-            process.stdin.write(json.dumps(given_fields(order)).encode() + b"\n")
+            # A publisher of an older version reads the queues of each order.
+            fields = {"queues": order.queues, **given_fields(order)}
+            process.stdin.write(json.dumps(fields).encode() + b"\n")
             answers, _, _ = select.select([process.stdout], [], [], timeout)
             line = process.stdout.readline() if answers else b""
         except BrokenPipeError:

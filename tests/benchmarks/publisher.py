@@ -116,7 +116,7 @@ def main() -> None:
     """Answer each order with one line until standard input ends."""
     for line in sys.stdin:
         fields = json.loads(line)
-        fields["queues"] = tuple(fields.get("queues", ()))
+        fields["queues"] = tuple(fields["queues"])
         print(json.dumps(asdict(publish(Order(**fields)))), flush=True)
 
 
