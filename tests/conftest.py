@@ -60,6 +60,8 @@ def delayq_cluster(cluster_server: Cluster) -> str:
 
 
 SPARK = "tests/integration/spark/"
+#: Each of these files parses our code once for all its tests.
+PROJECT = "tests/unit/project/"
 #: Servers of a whole process, and parts of the ids of the tests that use them.
 SHARED = {"Redis Cluster": ("cluster",), "RabbitMQ": ("rabbitmq", "amqp")}
 #: Fault tests start servers of their own, and last long.
@@ -159,7 +161,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Let few processes run all tests that share a server which costs much, before all else.
 
     One runs those of Spark, and of eight processes three those on RabbitMQ and three those on a
-    Redis Cluster. Other tests go anywhere.
+    Redis Cluster. Tests of the project share what they have parsed, a process for each file. Other
+    tests go anywhere.
     """
     # The mark xdist_group does not do it: pytest 9.2 does not tell it to xdist 3.8.
     from xdist.scheduler import LoadScopeScheduling
@@ -168,6 +171,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
         def _split_scope(self, nodeid: str) -> str:
             if nodeid.startswith(SPARK):
                 return SPARK
+            if nodeid.startswith(PROJECT):
+                return nodeid.partition("::")[0]
             groups = self.numnodes * 3 // 8
             if groups > 1 and not nodeid.startswith(FAULTS):
                 for server, parts in SHARED.items():

@@ -80,7 +80,10 @@ def main(
     at_least_once: bool,
     listing: bool,
 ) -> None:
-    """Measure stock Celery + Redis and this package in the same run, on the same Redis."""
+    """Measure stock Celery + Redis and this package in the same run, on the same Redis.
+
+    The exit code is 1 when something could not be measured.
+    """
     chosen = [one for one in measurements() if not only or one.name in only]
     console = Console(width=None if sys.stdout.isatty() else 120)
     if listing:
@@ -122,7 +125,7 @@ def main(
     if figures:
         merge(run, shlex.join(["python", "-m", "tests.benchmarks", *sys.argv[1:]]))
         fill()
-    if check and not run.complete:
+    if run.failures or (check and not run.complete):
         raise SystemExit(1)
 
 
