@@ -17,7 +17,7 @@ from celery_delayq.errors import (
 )
 from celery_delayq.model import unique
 from celery_delayq.model.changes.body import Body
-from celery_delayq.model.compat.binding import TaskBinding, Verdict
+from celery_delayq.model.compat.binding import Verdict, binding_of
 from celery_delayq.model.envelope import LIMIT_FIELD, PROPERTY, lane_in, own_of, unique_key
 from celery_delayq.model.limits.of_app import limits_of
 from celery_delayq.model.names import is_by_name, renames_of
@@ -275,7 +275,7 @@ def _check_arguments(name: str, task: Any, args: Sequence[Any], kwargs: Mapping[
     """Refuse arguments that a known task does not take, as ``apply_async`` does."""
     if task is None or not task.typing:
         return
-    bound = TaskBinding(task).bind(args, kwargs)
+    bound = binding_of(task).bind(args, kwargs)
     if bound.verdict in _REFUSED_VERDICTS:
         raise ConfigError(
             f"{name}: args={saferepr(tuple(args))}, kwargs={saferepr(dict(kwargs))}: "

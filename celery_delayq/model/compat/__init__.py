@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from celery import Task
 
-from celery_delayq.model.compat.binding import Bound, TaskBinding, Verdict
+from celery_delayq.model.compat.binding import Bound, TaskBinding, Verdict, binding_of
 from celery_delayq.model.compat.calls import CANVAS, RESULT, Call, Part, calls_inside
 from celery_delayq.model.payload import READABLE_CONTENT_TYPES, body_of
 from celery_delayq.utils.foreign import FOREIGN_ERRORS
@@ -45,7 +45,6 @@ class MessageChecker:
         self._tasks = tasks
         self._accept = ALWAYS_ACCEPTED | {*accept}
         self._decodable = self._accept if unpickle else self._accept & READABLE_CONTENT_TYPES
-        self._bindings: dict[str, TaskBinding] = {}
 
     def message_problems(self, message: Any) -> list[Problem]:
         """Return the problems of a decoded message, each once."""
@@ -119,7 +118,5 @@ class MessageChecker:
         return Bound(Verdict.NOT_REGISTERED) if binding is None else binding.bind(args, kwargs)
 
     def _binding(self, name: str) -> TaskBinding | None:
-        found = self._bindings.get(name)
-        if found is None and (task := self._tasks.get(name)) is not None:
-            found = self._bindings[name] = TaskBinding(task)
-        return found
+        task = self._tasks.get(name)
+        return None if task is None else binding_of(task)

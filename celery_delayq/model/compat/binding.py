@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum
-from functools import partial
+from functools import lru_cache, partial
 from types import CellType, FunctionType
 from typing import Any, Literal, NamedTuple
 
@@ -158,6 +158,12 @@ class TaskBinding:
         except (TypeError, ValueError):
             takes_more = arity_greater(self._task.__header__, 1)
         return (UNKNOWN,) * (3 if takes_more else 1)
+
+
+@lru_cache(maxsize=1000)
+def binding_of(task: Task) -> TaskBinding:
+    """Return the binding of a task. It is made once, since reading signatures takes long."""
+    return TaskBinding(task)
 
 
 def _wrapped_in(function: Any) -> Iterator[Any]:
