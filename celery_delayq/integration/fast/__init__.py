@@ -14,7 +14,6 @@ from celery_delayq.integration.fast import (
     declared,
     headers,
     parents,
-    properties,
     settings,
     writes,
 )
@@ -25,7 +24,6 @@ VARIABLE = "DELAYQ_FAST"
 GROUPS = (
     settings.GROUP,
     parents.GROUP,
-    properties.GROUP,
     headers.GROUP,
     declared.GROUP,
     bodies.GROUP,

@@ -17,7 +17,6 @@ from kombu.utils.imports import symbol_by_name
 
 import celery_delayq
 from celery_delayq.integration import install
-from celery_delayq.integration.fast.properties import WithoutLock
 from celery_delayq.integration.replace import Change, Register, Replace
 from tests.support import TIMEOUT
 
@@ -100,11 +99,6 @@ OTHERWISE = {
     "task.Request": {"__module__"},
     # Celery's trace uses it alone.
     "celery.app.trace:AsyncResult": SEEN - {"kinds"},
-    **{
-        each.target: {"__module__"}
-        for each in install.PROCESS
-        if isinstance(each, Replace) and each.by is WithoutLock
-    },
 }
 
 #: Of whose owner there is nothing here: eventlet, and Flower.

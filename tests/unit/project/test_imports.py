@@ -52,7 +52,6 @@ SENDING = {
     "celery_delayq.integration.fast.group",
     "celery_delayq.integration.fast.headers",
     "celery_delayq.integration.fast.parents",
-    "celery_delayq.integration.fast.properties",
     "celery_delayq.integration.fast.settings",
     "celery_delayq.integration.fast.writes",
     "celery_delayq.integration.former_names",
