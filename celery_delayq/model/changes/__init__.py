@@ -25,6 +25,7 @@ from celery_delayq.model.payload import READABLE_CONTENT_TYPES
 from celery_delayq.model.task_options import CELERY_HEADERS
 from celery_delayq.utils import message_json
 from celery_delayq.utils.numbers import is_integer
+from celery_delayq.utils.plain_repr import plain_repr
 from celery_delayq.utils.text import is_utf8, percent
 
 #: Headers that belong to Celery's message, and to the encoding of its body.
@@ -266,9 +267,12 @@ class MessageEditor:
         if header not in headers:
             return
         levels = getattr(self._app.conf, "task_repr_maxlevels", 3)
+
+        def shown(arguments: Any) -> str:
+            return plain_repr(arguments, size) or saferepr(arguments, size, maxlevels=levels)
+
         # The sender may have hidden secrets.
-        is_usual = headers[header] == saferepr(before, size, maxlevels=levels)
-        headers[header] = saferepr(after, size, maxlevels=levels) if is_usual else "…"
+        headers[header] = shown(after) if headers[header] == shown(before) else "…"
 
 
 def _check_arguments(name: str, task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
