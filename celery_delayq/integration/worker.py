@@ -15,10 +15,18 @@ from celery import bootsteps
 from celery.app import trace
 from celery.concurrency.prefork import TaskPool as PreforkPool
 from celery.exceptions import WorkerShutdown, WorkerTerminate
+from celery.platforms import EX_FAILURE
 from celery.worker import state
 from kombu.asynchronous.hub import Hub
 
-from celery_delayq.errors import CommandRefused, NotAllowed, StoreFull
+from celery_delayq.errors import (
+    CommandRefused,
+    ConfigError,
+    EarlierLayout,
+    NotAllowed,
+    StoreFull,
+    UnsupportedServer,
+)
 from celery_delayq.integration import not_run
 from celery_delayq.model.envelope import own_of
 from celery_delayq.model.limits.of_app import LimitedTask, limits_of
@@ -33,6 +41,8 @@ KOMBU_WAKES_LOOP = hasattr(Hub, "_create_waker")
 
 #: Our errors for a call that Redis refuses.
 REFUSAL_ERRORS = (CommandRefused, StoreFull, NotAllowed)
+#: Our errors for a broker or settings with which no worker can run.
+FINAL_ERRORS = (ConfigError, EarlierLayout, NotAllowed, UnsupportedServer)
 #: Seconds until a worker repeats a refused call.
 REFUSAL_RETRY_SECONDS = 1.0
 
@@ -69,6 +79,8 @@ def note_cause_of_stop(controller: Any, stop: Callable[..., Any]) -> Callable[..
     def stop_and_note(*args: Any, **kwargs: Any) -> None:
         # Celery calls `stop` while it handles the exception that ended its loop.
         exc = sys.exc_info()[1]
+        if isinstance(exc, SystemExit):
+            exc = exc.__cause__
         controller.delayq_failed = isinstance(exc, Exception) and not isinstance(exc, OUTAGE_ERRORS)
         stop(*args, **kwargs)
 
@@ -155,13 +167,19 @@ def look_up_tracer(_owner: Any, _stock: Callable[..., Any]) -> Callable[..., Any
     return build_tracer
 
 
-def treat_refusals_as_outages(_owner: type, start: Callable[..., Any]) -> Callable[..., None]:
-    """Wrap ``start``: the worker handles a refusal by Redis like a lost connection."""
+def classify_refusals(_owner: type, start: Callable[..., Any]) -> Callable[..., None]:
+    """Wrap ``start``: the worker handles a refusal by Redis like a lost connection. A broker or
+    settings with which it cannot run end it with one line in the log, without a traceback.
+    """
 
     def start_with_refusals(consumer: Any, *args: Any) -> None:
         if consumer.conninfo.transport.driver_type == "redis":
             consumer.connection_errors += REFUSAL_ERRORS + consumer.channel_errors
-        start(consumer, *args)
+        try:
+            start(consumer, *args)
+        except FINAL_ERRORS as exc:
+            logger.critical("the worker cannot run: %s", exc)
+            raise SystemExit(EX_FAILURE) from exc
 
     return start_with_refusals
 

@@ -148,7 +148,8 @@ def test_a_server_that_does_not_fit_is_refused_in_one_line(
 
     worker = start_worker(delayq_worker, "delayq_tasks", "solo", wait_ready=False, broker_url=url)
     assert worker.wait() != 0
-    assert re.search(REFUSED[server], worker.log)
+    assert re.findall(f"the worker cannot run: {REFUSED[server]}\n", worker.log)
+    assert "Traceback" not in worker.log
 
 
 def test_a_server_too_old_for_the_client_is_named_as_such() -> None:
@@ -180,6 +181,7 @@ def test_an_unknown_setting_stops_a_worker_at_its_start(
 
     assert worker.wait() != 0
     assert "dispatch_batch=0: expected a whole number from 1 to 1000" in worker.log
+    assert "Traceback" not in worker.log
 
 
 def test_a_broker_of_another_kind_is_named_with_what_would_be_right(
