@@ -5,11 +5,17 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
-from tests.site import pages, reference
+from celery_delayq import __version__
+from tests.acceptance.browser import Browser
+from tests.site import pages, reference, versions
 from tests.support import api_page
 from tests.support.cli import leaves
 
@@ -54,3 +60,34 @@ def test_all_public_names_and_commands_are_in_the_reference(site: Path) -> None:
     assert [name for name in names if f'id="{name}"' not in text] == []
     ids = {f'id="celery-a-app-delayq-{name.replace(" ", "-")}"' for name, _ in leaves()}
     assert {each for each in ids if each not in made["cli"]} == set()
+
+
+@pytest.fixture
+def versions_url(site: Path, tmp_path: Path) -> Iterator[str]:
+    """The address of a site with this version, and an older one that has only its first page."""
+    folder = tmp_path / "versions"
+    older = tmp_path / "older"
+    older.mkdir()
+    (older / "index.html").write_text("the older one", "utf-8")
+    versions.add(older, "0.0.1", folder)
+    versions.add(site, __version__, folder)
+    handler = partial(SimpleHTTPRequestHandler, directory=str(folder))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        Thread(target=server.serve_forever).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def test_a_reader_chooses_another_version(versions_url: str, tmp_path: Path) -> None:
+    with Browser(tmp_path / "browser") as browser:
+        browser.open(f"{versions_url}/{__version__}/reference/cli.html")
+        select = "document.querySelector('.versions select')"
+        browser.wait_for(f"{select}.offsetParent !== null")
+        listed = browser.evaluate(f"[...{select}.options].map(each => each.value)")
+        assert listed == [__version__, "0.0.1"]
+        assert browser.evaluate(f"{select}.value") == __version__
+
+        browser.evaluate(f"{select}.value = '0.0.1'; {select}.dispatchEvent(new Event('change'))")
+
+        browser.wait_for("document.body.innerText.includes('the older one')")
+        assert browser.evaluate("location.pathname") == "/0.0.1/"

@@ -1,4 +1,4 @@
-"""``python -m tests.site [--links] [FOLDER]``: build the site; each warning is an error."""
+"""``python -m tests.site [--links | --add SITE] [FOLDER]``: build the site; a warning is an error."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import sys
 import time
 from pathlib import Path
 
-from tests.site import pages
+from celery_delayq import __version__
+from tests.site import pages, versions
 
 CONFIGURATION = Path(__file__).parent
 
@@ -36,8 +37,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Build the site. Each warning is an error.")
     parser.add_argument("--links", action="store_true", help="only ask whether all links answer")
     parser.add_argument("folder", nargs="?", type=Path, default=pages.ROOT / "build" / "site")
+    parser.add_argument(
+        "--add", metavar="SITE", type=Path, help="folder of a site to which this version is added"
+    )
     given = parser.parse_args()
-    return build(given.folder, "linkcheck" if given.links else "html")
+    code = build(given.folder, "linkcheck" if given.links else "html")
+    if code == 0 and given.add:
+        versions.add(given.folder / "html", __version__, given.add)
+    return code
 
 
 if __name__ == "__main__":

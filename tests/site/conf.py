@@ -10,6 +10,20 @@ version = release = __version__
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_click"]
 html_theme = "furo"
 html_title = f"celery_delayq {release}"
+templates_path = ["templates"]
+html_static_path = ["static"]
+html_css_files = ["versions.css"]
+html_js_files = [("versions.js", {"defer": "defer"})]
+html_sidebars = {
+    "**": [
+        "sidebar/brand.html",
+        "sidebar/versions.html",
+        "sidebar/search.html",
+        "sidebar/scroll-start.html",
+        "sidebar/navigation.html",
+        "sidebar/scroll-end.html",
+    ]
+}
 # Links inside of pages are those of a forge: by the text of a heading.
 myst_heading_anchors = 4
 napoleon_google_docstring = False

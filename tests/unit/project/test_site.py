@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
+from tests.site import versions
 from tests.site.pages import DOCS, FILES_URL, INDEX, ROOT, Page, Part, for_site, llms, parts
 
 TEXT = INDEX.read_text("utf-8")
@@ -73,3 +76,21 @@ def test_the_index_has_each_kind_of_page(part: str) -> None:
 
 def test_the_readme_leads_to_the_index() -> None:
     assert "(docs/index.md)" in (ROOT / "README.md").read_text("utf-8")
+
+
+def test_a_site_lists_its_versions_with_the_newest_first_and_leads_to_a_released_one(
+    tmp_path: Path,
+) -> None:
+    built, site = tmp_path / "built", tmp_path / "site"
+    built.mkdir()
+    (built / "page.html").write_text("old", "utf-8")
+    for version in ("0.9.0", "0.10.0", "0.11.0.dev0", "0.9.0"):
+        versions.add(built, version, site)
+        (built / "page.html").write_text("new", "utf-8")
+        (site / "images").mkdir(exist_ok=True)
+
+    listed = json.loads((site / versions.LIST).read_text("utf-8"))
+
+    assert listed == ["0.11.0.dev0", "0.10.0", "0.9.0"]
+    assert 'url=0.10.0/"' in (site / "index.html").read_text("utf-8")
+    assert (site / "0.9.0" / "page.html").read_text("utf-8") == "new"
