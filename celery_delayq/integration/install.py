@@ -415,8 +415,8 @@ WORKER = (
     Replace(
         target="celery.worker.consumer:Consumer.start",
         by=worker.classify_refusals,
-        without="A Redis that is full, or refuses writes for a moment, ends the worker. One that is "
-        "too old ends the worker with a traceback.",
+        without="A Redis that is full, or refuses writes for a moment, ends the worker. One that "
+        "is too old ends the worker with a traceback.",
         promise=Promise.OUTAGES,
         upstream="celery: read `connection_errors` from the transport of the connection, at each "
         "error.",

@@ -1,4 +1,4 @@
-"""``python -m tests.site [--links | --add SITE] [FOLDER]``: build the site; a warning is an error."""
+"""``python -m tests.site [--links | --add SITE] [FOLDER]``: build it; a warning is an error."""
 
 from __future__ import annotations
 
