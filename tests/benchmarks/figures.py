@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from math import ceil
@@ -17,7 +18,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from .report import Run, cells_of, facts_line, markdown_line
+from .report import Run, cells_of, machine_line, markdown_line, when_line
 
 ROOT = Path(__file__).parents[2]
 FIGURES = ROOT / "docs" / "figures.json"
@@ -56,6 +57,8 @@ TABLES = {
 #: Fields of a measured figure that the file does not have.
 _OF_ROUNDS = ("name", "stock_rounds", "ours_rounds", "raw")
 
+#: Rows that only the file has: how long a script took, where no target says how long it may take.
+ONLY_IN_FILE = "longest script call"
 #: The table of all rows that belong to no other table.
 MAIN = "main"
 NONE = "\N{EN DASH}"
@@ -74,18 +77,31 @@ class Figures:
         return self._figures[name]
 
     def table(self, name: str) -> str:
-        """Return a table, and the machine on which it was measured."""
+        """Return a table, and when and how it was measured."""
         columns = TABLES.get(name) or Table("stock", "ours", ())
-        chosen = [one for key, one in self._figures.items() if _table_of(key) == name]
+        chosen = [
+            one
+            for key, one in self._figures.items()
+            if _table_of(key) == name and not one.title.startswith(ONLY_IN_FILE)
+        ]
         head = ("", columns.stock, columns.ours, "ratio", "target", "reached")
         lines = [markdown_line(head), "| --- | ---: | ---: | ---: | --- | --- |"]
         lines += [markdown_line(cells_of(vars(one))) for one in chosen]
         runs = dict.fromkeys(one.run for one in chosen)
         return "\n".join([*lines, "", *(self._about(run) for run in runs)]) + "\n"
 
+    @property
+    def machine(self) -> str:
+        """The machine and the versions of most runs."""
+        lines = Counter(machine_line(run["facts"]) for run in self.runs.values())
+        return lines.most_common(1)[0][0]
+
     def _about(self, run: str) -> str:
-        known = self.runs[run]
-        return f"{facts_line(known['facts'])}: `{known['command']}`."
+        """Return when and how a run was made, and its machine if it is not that of most runs."""
+        facts, command = self.runs[run]["facts"], self.runs[run]["command"]
+        machine = machine_line(facts)
+        other = "" if machine == self.machine else f", {machine}"
+        return f"{when_line(facts)}{other}: `{command}`."
 
 
 def _table_of(name: str) -> str:
@@ -166,6 +182,7 @@ WORDS: dict[str, Callable[[Figures], str]] = {
     "entry-memory": lambda f: f"{f['large-memory'].ours:,.0f} bytes",
     "memory-of-many": lambda f: f"{_gigabytes(f):,.0f} GB",
     "servers-of-many": lambda f: f"{ceil(2 * _gigabytes(f) / SERVER)} servers of {SERVER} GB",
+    "machine": lambda f: f.machine,
     "many": lambda f: f"{f['schedule-many'].ours:,.0f}/s",
     "many-beside-retries": lambda f: f"{f.values['schedule-many@retries']:,.0f}/s",
     "many-beside-dead-letters": lambda f: f"{f.values['schedule-many@dead-letters']:,.0f}/s",

@@ -70,11 +70,19 @@ def machine_facts(bench: Bench, quick: bool) -> dict[str, Any]:
 
 def facts_line(facts: Mapping[str, Any]) -> str:
     """Return the facts in one sentence; older runs lack some."""
+    return ", ".join(part for part in (when_line(facts), machine_line(facts)) if part)
+
+
+def when_line(facts: Mapping[str, Any]) -> str:
+    """Return the date and the commit of a run; older runs lack the commit."""
+    return facts["date"][:10] + (f", commit {facts['commit']}" if facts.get("commit") else "")
+
+
+def machine_line(facts: Mapping[str, Any]) -> str:
+    """Return the machine, the versions and the way of a run; older runs lack some."""
     names = {"celery": "Celery", "kombu": "kombu", "redis": "redis-py"}
     packages = facts.get("packages", {})
     parts = [
-        facts["date"][:10],
-        facts.get("commit") and f"commit {facts['commit']}",
         f"{facts['cores']} cores",
         facts.get("system"),
         "python" in facts and f"Python {facts['python']}",
