@@ -1,4 +1,8 @@
-"""One module for each measurement. ``load`` imports, and so registers, all of them."""
+"""One module for each measurement. ``load`` imports, and so registers, all of them.
+
+A module declares its rows as ``Row(name, title, unit, direction, target)``. Its function carries
+``@measurement(name, order=…)`` and yields ``ROW.figure(stock_values, our_values)``.
+"""
 
 from __future__ import annotations
 
