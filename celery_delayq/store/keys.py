@@ -105,81 +105,71 @@ _STATE_KEYS: Callable[[QueueKeys], tuple[str, ...]] = attrgetter(
 class QueueKeys:
     """Full names of the keys of one queue.
 
-    due
-        Sorted set: entry id, scored by its due time in ms since 1970.
-    entries
-        Hash: entry id to record (see :mod:`celery_delayq.model.envelope`).
-    tasks
-        Sorted set, all scores 0: ``task NUL due NUL id``, to count and find by task.
-    paused_due
-        Sorted set like ``tasks``: due entries of paused tasks.
-    held
-        Sorted set, all scores 0: ``lane NUL step NUL due NUL id`` of entries that wait in lanes.
-    lanes
-        Sorted set: lane, scored by the time at which its first entry may go, in µs since 1970.
-    unique
-        Hash: unique key to the id of the task that has it (``include/tracking.lua``).
-    duplicate_ids
-        Sorted set, all scores 0: ``id NUL message_id`` of entries whose id already belonged to
-        another message when they were added.
-    ready_index
-        Hash: entry id to the state of a ready message (``include/tracking.lua``).
-    leased_index
-        Hash: entry id to the state of a leased message.
-    pace
-        Hash: the number of entries that may be promoted now (``include/dispatch/rate_limit.lua``).
-    dead
-        Hash: dead letter id to dead letter.
-    dead_at
-        Sorted set: dead letter id, scored by its time of death in ms since 1970.
-    wake
-        List with one empty element while a message may be ready. Idle consumers block on the list.
-    lanes_wake
-        List like ``wake``, while a lane may go. Consumers with a free slot block on it too.
-    leases
-        Sorted set: worker id, scored by the end of its lease in ms of lease time.
-    deliveries
-        Hash: SHA1 of a requeued or reclaimed message to its delivery counts
-        (``include/leases/death_counts.lua``).
-    request_numbers
-        Hash: worker id to the last request number for which it got messages.
-    quarantined
-        List: quarantined messages, which are delivered alone.
-    quarantine_turn
-        String: the worker id that settles its messages to take a quarantined message.
-    totals
-        Hash: the queue's counters (``include/totals.lua``).
-    readers
-        Sorted set: the time (µs) at which each reading of the schedule by pages began, scored by
-        the time (ms) until which the reading may continue.
-    moved, moved_before
-        Sorted sets: entries that were moved during readings (``include/pages/reading.lua``).
+    The comments of this module are the tables of ``docs/keys.md``, which has the formats too.
     """
 
     own: str
+
+    # -- Schedule of a queue
+
+    #: Sorted set: entry id → due; + 10^15 if due, and held by a pause or a limit.
     due: str
+    #: Hash: entry id → record.
     entries: str
+    #: Sorted set, scores 0: ``task NUL due NUL id``, to count and find by task.
     tasks: str
+    #: Sorted set, scores 0: as ``tasks``, due entries of paused tasks.
     paused_due: str
+    #: Sorted set, scores 0: ``lane NUL step NUL due NUL id`` of due entries in lanes of limits.
     held: str
+    #: Sorted set: lane → when its first entry may go (µs); ``inf``: waits for a permit.
     lanes: str
+    #: Hash: unique key → owner, ``<since>=<id> NUL <message id>``.
     unique: str
+    #: Sorted set, scores 0: ``id NUL message id`` of an entry whose id was taken.
     duplicate_ids: str
-    ready_index: str
-    leased_index: str
+    #: Hash: state of ``promote_rate`` and ``max_ready``.
     pace: str
-    dead: str
-    dead_at: str
-    wake: str
-    lanes_wake: str
-    leases: str
-    deliveries: str
-    request_numbers: str
-    quarantined: str
-    quarantine_turn: str
+    #: Hash: counters.
     totals: str
+
+    # -- Ready and leased messages of a queue
+
+    #: Hash: entry id → index value of a ready message.
+    ready_index: str
+    #: Hash: entry id → index value of a leased message.
+    leased_index: str
+    #: List: one empty element while a message may be ready; idle consumers block on it.
+    wake: str
+    #: List: the same, while a lane may go.
+    lanes_wake: str
+    #: Sorted set: worker id → end of its lease, in lease time.
+    leases: str
+    #: Hash: SHA1 of a message → ``<reclaimed> <crashed> <requeued>``.
+    deliveries: str
+    #: Hash: worker id → last request number that got messages.
+    request_numbers: str
+    #: List: messages to deliver alone.
+    quarantined: str
+    #: String: worker id that makes itself free for a quarantined message.
+    quarantine_turn: str
+
+    # -- Dead letters of a queue
+
+    #: Hash: id → ``2 <died> <due> <length> <reason>\n<details in JSON><message>``; without details
+    #: ``1 <died> <due> <reason>\n<message>``.
+    dead: str
+    #: Sorted set: id → time of death.
+    dead_at: str
+
+    # -- A schedule that somebody reads page by page (expiring)
+
+    #: Sorted set: begin of a reading (µs) → its end at the latest.
     readers: str
+    #: Sorted set: name of an entry → its last move (µs), and ``name NUL since NUL until NUL task``
+    #: → its due from since to until (µs).
     moved: str
+    #: Sorted set: members of ``moved`` before it became too long.
     moved_before: str
 
     @property
@@ -202,19 +192,22 @@ class QueueKeys:
         """The keys that contain messages by id."""
         return self.entries, self.ready_index, self.leased_index, self.duplicate_ids
 
+    # -- Schedule of a queue
+
     def answer(self, token: str) -> str:
-        """String: the reply of a call, for a repeated call with the same token; expires."""
+        """String: reply of a change, for a minute."""
         return f"{self.own}answer:{token}"
 
+    # -- Ready and leased messages of a queue
+
     def turning(self, ready_list: str) -> str:
-        """String: number of messages of a ready list that ``drop_cancelled`` has still to check."""
+        """String: number of messages that ``migrate --to stock`` has still to check."""
         return f"{self.own}turning:{ready_list}"
 
     def leased(self, worker_id: str) -> bytes:
-        """Hash: field to message of all messages leased to a process.
+        """Hash: ``<request number>:<place>`` → leased value.
 
-        ``include/leases/lease.lua`` has the form of a value. In bytes, since a worker id
-        that other code wrote may not be UTF-8.
+        In bytes, since a worker id that other code wrote may not be UTF-8.
         """
         return f"{self.own}leased:".encode() + to_bytes(worker_id)
 
@@ -233,58 +226,69 @@ class Keys:
     def __init__(self, prefix: str = "", database: int = 0, tag: str = "") -> None:
         self.prefix, self.database, self.tag = prefix, database, tag
         own = f"{prefix}delayq:"
-        #: Sorted set: queue name, scored by the time of the next look at its schedule (ms).
-        self.next_due = f"{own}next_due"
-        #: Hash, the registry: queue name to :class:`Layout`.
+
+        # -- All queues
+
+        #: Hash: registry, queue → separator, priority steps, limits (:class:`Layout`).
         self.queues = f"{own}queues"
-        #: Sorted set: queue name, scored by the next look for ended leases (ms of lease time).
+        #: Sorted set: queue → next look at its schedule.
+        self.next_due = f"{own}next_due"
+        #: Sorted set: queue → end of its next lease, in lease time.
         self.lease_ends = f"{own}lease_ends"
-        #: Hash of lease time: ``seen`` and ``stood``, both in ms (``include/leases/lease.lua``).
-        #: Also ``dispatched``: the time (ms) at which a dispatcher last moved an entry, or had none
-        #: to move.
+        #: Hash: lease time and dispatchers.
         self.clock = f"{own}clock"
-        #: Hash: ``revision``; ``q<queue>`` and ``t<task>``: the time of the pause (ms).
+        #: Hash: ``revision``; ``q<queue>`` and ``t<task>`` → paused since.
         self.control = f"{own}control"
-        #: Hash: the definitions of limits (``include/limits/lanes.lua``).
+        #: Hash: ``c<limit>``, ``o<limit>`` → definition by the code, by people; ``r<limit>`` →
+        #: change of the rate (µs).
         self.limits = f"{own}limits"
-        #: Sorted sets about lanes of limits (``include/limits/permits.lua``): the permits, the used
-        #: slots, the lanes that wait for a permit, and those for which one has come back.
+        #: Sorted set, scores 0: ``lane NUL queue NUL id NUL message id`` of leased messages of
+        #: limits.
         self.permits = f"{own}permits"
+        #: Sorted set: lane → its slots are used up to (µs).
         self.slots = f"{own}slots"
+        #: Sorted set, scores 0: ``lane NUL queue`` of lanes that wait for a permit.
         self.blocked_lanes = f"{own}blocked_lanes"
+        #: Sorted set, scores 0: ``queue NUL lane`` of lanes with a permit that came back.
         self.freed_lanes = f"{own}freed_lanes"
-        #: Sorted set: ``i<task id>``, ``s<stamps in JSON>``, ``r<root id>`` or ``g<group id>``,
-        #: scored by the time of the revoke (ms).
+        #: Sorted set: ``i<id>``, ``s<stamps in JSON>``, ``r<root id>`` or ``g<group id>`` → time of
+        #: the revoke.
         self.revoked = f"{own}revoked"
-        #: Stream: the ended runs (:mod:`celery_delayq.model.history`).
+        #: Stream: finished runs, field ``r`` (``model/history.py``).
         self.history = f"{own}history"
-        #: Strings: the index of the history by task (``include/history.lua``).
+        #: String: runs by task (``include/history.lua``).
         self.history_index = f"{own}history_index"
+        #: String: the index before that one.
         self.history_index_before = f"{own}history_index_before"
-        #: String: the worker that has the turn to archive dead letters; expires.
+        #: String: worker that archives dead letters; expires.
         self.archiving = f"{own}archiving"
-        #: Hash: name of a periodic entry to its record (:mod:`celery_delayq.periodic.policy`).
-        self.periodic = f"{own}periodic"
-        #: Sorted set: name of a periodic entry, scored by the time of the next look at it (ms).
-        self.periodic_at = f"{own}periodic_at"
-        #: Hash: counters of the ticks of periodic entries (``periodic/fire.lua``).
-        self.ticks = f"{own}ticks"
-        #: Hash: the announced code versions (``periodic/announce_version.lua``).
-        self.code_versions = f"{own}code_versions"
-        #: Sorted set: each running ``celery beat``, scored by the time until which it is announced
-        #: (ms).
-        self.celery_beats = f"{own}celery_beats"
-        #: Channel: ``<µs until due> <queue>`` for a new entry that is due before all others. All
-        #: databases of Redis share its channels, so the name contains the database.
-        self.wake = f"{own}wake:{database}"
-        #: Channel: the heartbeat of the dispatcher on duty (``dispatch/next_queue.lua``). All
-        #: dispatchers subscribe, also to be counted. Only the dispatcher on duty subscribes to
-        #: :attr:`wake`, so that a wake-up does not wake all dispatchers.
-        self.fleet = f"{own}fleet:{database}"
-        #: Channel: a message for each write of periodic entries.
-        self.periodic_wake = f"{own}periodic_wake:{database}"
-        #: String, on a Redis Cluster: the number of hash tags.
+        #: String: number of hash tags of a Redis Cluster; on other masters it is
+        #: ``delayq:cluster_tags:<n>``.
         self.cluster_tags = f"{own}cluster_tags"
+
+        # -- Periodic entries
+
+        #: Hash: name → ``<state>\n<definition in JSON>``.
+        self.periodic = f"{own}periodic"
+        #: Sorted set: name → next look at it.
+        self.periodic_at = f"{own}periodic_at"
+        #: Hash: counters of ticks by outcome, since ``epoch``.
+        self.ticks = f"{own}ticks"
+        #: Hash: announced code versions with periodic entries.
+        self.code_versions = f"{own}code_versions"
+        #: Sorted set: running ``celery beat`` → end of its announcement.
+        self.celery_beats = f"{own}celery_beats"
+
+        # -- Channels, which all databases share
+
+        #: Channel: ``<µs until due> <queue>``, an entry that is due before all others. Only the
+        #: dispatcher on duty subscribes, so that a wake-up does not wake all dispatchers.
+        self.wake = f"{own}wake:{database}"
+        #: Channel: duty heartbeat, ``1`` if a dispatcher looks at the ready lists, else ``0``. Its
+        #: subscribers are the dispatchers.
+        self.fleet = f"{own}fleet:{database}"
+        #: Channel: a periodic entry was written.
+        self.periodic_wake = f"{own}periodic_wake:{database}"
 
     def __repr__(self) -> str:
         return f"Keys(prefix={self.prefix!r}, database={self.database})"
@@ -311,24 +315,23 @@ class Keys:
             )
         return Keys(f"{self.prefix}{{{tag}}}:", tag=tag)
 
+    # -- All queues
+
     def answer(self, token: str) -> str:
-        """String: the reply of a call that concerns no queue; expires."""
+        """String: reply of a change that concerns no queue, for a minute."""
         return f"{self.prefix}delayq:answer:{token}"
 
-    def interrupt(self, name: str) -> str:
-        """List: one element ends the wait of one idle consumer; expires."""
-        return f"{self.prefix}delayq:interrupt:{name}"
+    def interrupt(self, consumer: str) -> str:
+        """List: ends the wait of one idle consumer; expires."""
+        return f"{self.prefix}delayq:interrupt:{consumer}"
 
-    def budget(self, name: str) -> str:
-        """Set: the used retries of a canvas whose members share a retry budget."""
-        return f"{self.prefix}delayq:budget:{name}"
+    def budget(self, canvas: str) -> str:
+        """Set: used retries of a canvas whose members share a budget."""
+        return f"{self.prefix}delayq:budget:{canvas}"
 
-    def worker_id(self, name: str) -> str:
-        """String: exists while the process of a worker id lives.
-
-        The value is the number of the process' last call of ``history/add.lua``, or 1.
-        """
-        return f"{self.prefix}delayq:worker_id:{name}"
+    def worker_id(self, worker_id: str) -> str:
+        """String: last call number of ``history/add``, or 1; expires after the process."""
+        return f"{self.prefix}delayq:worker_id:{worker_id}"
 
     def queue(self, name: str) -> QueueKeys:
         """Return the names of our keys for the queue *name*."""

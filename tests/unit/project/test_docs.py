@@ -25,7 +25,7 @@ from celery_delayq.model.changes.calls import WaitingCall
 from celery_delayq.store.keys import Keys, QueueKeys
 from tests.run import ALL, TIERS
 from tests.site.pages import parts
-from tests.support import errors_page, helpers_page, settings_page
+from tests.support import errors_page, helpers_page, keys_page, settings_page
 from tests.support.cli import leaves
 from tests.support.page_blocks import blocks_of
 
@@ -181,13 +181,16 @@ def test_the_overview_names_every_call_and_command() -> None:
     assert {name for name in commands if f"`{name}" not in text} == set()
 
 
-@pytest.mark.parametrize("made", [settings_page, errors_page], ids=lambda made: made.PAGE.stem)
+@pytest.mark.parametrize(
+    "made", [settings_page, errors_page, keys_page], ids=lambda made: made.PAGE.stem
+)
 def test_a_table_that_is_made_from_the_code_is_as_the_code(made: ModuleType) -> None:
-    """``python -m tests.support.settings_page``, or ``errors_page``, writes it."""
+    """``python -m tests.support.settings_page``, for example, writes it."""
     text = made.PAGE.read_text("utf-8")
 
     assert text == made.with_table(text)
-    assert {"settings": "`lease`", "errors": "`QueueFull`"}[made.PAGE.stem] in text
+    known = {"settings": "`lease`", "errors": "`QueueFull`", "keys": "`{q}:due`"}
+    assert known[made.PAGE.stem] in text
 
 
 @pytest.mark.parametrize(
