@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.left_out import need_rabbitmq
+from tests.support.left_out import need_java, need_rabbitmq
 from tests.support.page_blocks import PAGES, ROOT, all_blocks, blocks_of
+from tests.support.page_run import WITH_SPARK
 
 #: Pages with blocks that are run here.
 RUN = [page for page in PAGES if any(not (each.not_run or each.run_by) for each in blocks_of(page))]
@@ -24,6 +25,8 @@ LEAST_BLOCKS_PER_NOT_RUN = 10
 def test_the_blocks_of_a_page_run(page: Path) -> None:
     if page.stem in WITH_RABBITMQ:
         need_rabbitmq()
+    if page.stem in WITH_SPARK:
+        need_java()
     command = [sys.executable, "-m", "tests.support.page_run", str(page)]
 
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)

@@ -33,9 +33,11 @@ from celery.schedules import crontab
 from celery_delayq.embedded import EmbeddedRedis
 from celery_delayq.embedded.ports import free_port
 from celery_delayq.testing import ManagedProcess, wait_until
+from tests.integration.spark.driver import configured
 from tests.support import TIMEOUT
 from tests.support.dead_letters import details, message, stored
 from tests.support.page_blocks import ROOT, Block, blocks_of
+from tests.support.runs import finished
 
 SHOP = ROOT / "tests" / "apps" / "page_tasks.py"
 #: The rewrite functions that commands of pages name.
@@ -50,6 +52,8 @@ FROM_NOTHING = {"tutorial"}
 IDS = {"dead-letters": "ship-0"}
 #: Pages whose blocks need a worker.
 WITH_WORKER = {"asyncio"}
+#: Pages whose blocks need a session of Spark.
+WITH_SPARK = {"spark"}
 #: What a page says that a worker prints.
 _PRINTED = re.compile(r"(?:worker|it) prints `([^`]+)`")
 _WORKER = re.compile(r"^celery .*\bworker\b")
@@ -83,6 +87,8 @@ class Stage:
             "/var/lib/shop": str(folder / "lib"),
             "/run/secrets/delayq": str(folder / "passwords"),
             "postgresql://backup@db/shop": f"sqlite:///{folder}/lib/shop.db",
+            "redis://queue:6379/0": f"redis://127.0.0.1:{port}/0",
+            "s3a://shop": str(folder / "lib"),
             " ID": f" {IDS.get(page.stem, 'mail-7')}",
             "…": "...",
         }
@@ -98,6 +104,8 @@ class Stage:
             self._write("fixes.py", FIXES)
         if page.stem in WITH_WORKER:
             self._command("celery -A shop worker", 0)
+        if page.stem in WITH_SPARK:
+            self._start_spark(f"redis://127.0.0.1:{port}/0")
 
     def here(self, text: str) -> str:
         """Return a text of the page as it is meant here."""
@@ -160,6 +168,25 @@ class Stage:
         result = eval(code, self.names)
         if inspect.iscoroutine(result):
             asyncio.run(result)
+
+    def _start_spark(self, url: str) -> None:
+        """Start a session, make rows, and store runs that have failed."""
+        variables = configured(self.folder / "spark", {}, "error")
+        # PySpark starts Java with the variables of this process.
+        os.environ.update({**variables, "DELAYQ_URL": url})
+        from pyspark.sql import SparkSession
+
+        session = SparkSession.builder.master("local[2]").getOrCreate()
+        self._stack.callback(session.stop)
+        noon = datetime.now(timezone.utc).replace(hour=12) + timedelta(days=1)
+        rows = [(f"UA{number}", noon, "B1") for number in range(3)]
+        schema = "flight STRING, remind_at TIMESTAMP, gate STRING"
+        self.names.update(spark=session, rows=session.createDataFrame(rows, schema))
+        with import_module("filling").delayq as delayq:
+            now = delayq.store.now_ms()
+            times = {"due": now - 200, "started": now - 100, "state": "FAILURE"}
+            runs = [finished(f"run-{n}", now, task="mail.remind", **times) for n in range(3)]
+            delayq.store.history.add("me", 1, 1000, runs)
 
     @staticmethod
     def _set_up_django() -> None:
