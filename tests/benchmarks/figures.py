@@ -36,6 +36,11 @@ class Table:
     ours: str
     names: tuple[str, ...]
 
+    def without_sizes(self, figure: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return a figure whose title has no sizes that are the heads of the columns."""
+        sizes = rf" \({self.stock} (and|\|) {self.ours}( entries)?\)$"
+        return {**figure, "title": re.sub(sizes, "", figure["title"])}
+
 
 TABLES = {
     "control": Table("1,000", "1,000,000", ("control-",)),
@@ -47,10 +52,12 @@ TABLES = {
     "limits": Table("without, one lane or stock", "with", ("limits-",)),
     "history": Table("without", "with", ("history-",)),
     "fleet": Table("one or few", "a fleet", ("fleet-",)),
-    "large": Table("10,000", "1,000,000 or 3,000,000", ("large-",)),
-    "scans": Table("10,000", "many", ("scans-",)),
+    "large-1000000": Table("10,000", "1,000,000", ("large-1000000-",)),
+    "large-dead": Table("10,000", "200,000", ("large-dead-",)),
+    "large": Table("10,000", "3,000,000", ("large-",)),
+    "scans": Table("10,000", "10,000,000", ("scans-",)),
     "cluster": Table("a single Redis", "a cluster", ("cluster-",)),
-    "bulk": Table("few", "many", ("bulk-",)),
+    "bulk": Table("10,000", "100,000", ("bulk-",)),
     "fast": Table("without", "with", ("fast-",)),
     "shard": Table("all shards there", "one away", ("shard-",)),
 }
@@ -86,7 +93,7 @@ class Figures:
         ]
         head = ("", columns.stock, columns.ours, "ratio", "target", "reached")
         lines = [markdown_line(head), "| --- | ---: | ---: | ---: | --- | --- |"]
-        lines += [markdown_line(cells_of(vars(one))) for one in chosen]
+        lines += [markdown_line(cells_of(columns.without_sizes(vars(one)))) for one in chosen]
         runs = dict.fromkeys(one.run for one in chosen)
         return "\n".join([*lines, "", *(self._about(run) for run in runs)]) + "\n"
 

@@ -159,4 +159,4 @@ def write_json(run: Run, path: Path) -> None:
 
 def markdown_line(cells: Sequence[str]) -> str:
     """Return a line of a Markdown table."""
-    return "| " + " | ".join(cells) + " |"
+    return "| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |"

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from celery import Celery
 
-from celery_delayq import DelayQ
+from celery_delayq import DelayQ, __version__
 from celery_delayq.testing import wait_until
 from celery_delayq.transport.amqp.dead_letters import DeadLetterStream
 from tests.integration.conftest import NewRabbitMQ
@@ -93,4 +93,4 @@ def test_a_rabbitmq_that_is_away(export: Export) -> None:
         found = export(delayq).now()
 
     assert found["delayq_up",] == 0
-    assert ("delayq_build_info", "rabbitmq", "0.1.0.dev0") in found
+    assert ("delayq_build_info", "rabbitmq", __version__) in found
