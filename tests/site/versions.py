@@ -38,6 +38,7 @@ def add(built: Path, version: str, site: Path) -> None:
     found = versions_in(site)
     (site / LIST).write_text(json.dumps(found) + "\n", "utf-8")
     released = [each for each in found if not Version(each).is_prerelease]
+    (site / ".nojekyll").touch()  # or GitHub Pages leaves out folders such as _static
     (site / "index.html").write_text(INDEX.format((released or found)[0]), "utf-8")
 
 
