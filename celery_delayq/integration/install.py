@@ -97,6 +97,16 @@ def change_loop(hub: Any) -> None:
 # -- receivers that make further changes ----------------------------------------------------------
 
 
+def _check_settings(instance: Any, **_: Any) -> None:
+    """Refuse a worker whose broker URL or ``delayq`` settings are wrong. Nothing is connected."""
+    connection = instance.app.connection_for_read()
+    try:
+        if broker_urls.is_ours(connection):
+            _ = connection.transport
+    except ConfigError as exc:
+        raise SystemExit(f"The worker cannot start: {exc}") from exc
+
+
 def _change_worker(sender: Any, **_: Any) -> None:
     """Change a starting worker and its tasks. All tasks are known at this point.
 
@@ -178,6 +188,12 @@ TRANSPORT = (
         promise=Promise.DUE_TIME,
         upstream="celery: ask `transport.implements.native_delay` before it delays tasks by "
         "itself.",
+    ),
+    Connect(
+        target="signals.celeryd_init",
+        receiver=_check_settings,
+        without="A wrong setting ends a worker with a traceback.",
+        promise=Promise.WARNINGS,
     ),
     Connect(
         target="signals.worker_init",

@@ -180,7 +180,7 @@ def test_an_unknown_setting_stops_a_worker_at_its_start(
     )
 
     assert worker.wait() != 0
-    assert "dispatch_batch=0: expected a whole number from 1 to 1000" in worker.log
+    assert "The worker cannot start: delayq setting dispatch_batch=0: expected a " in worker.log
     assert "Traceback" not in worker.log
 
 
