@@ -75,7 +75,7 @@ def facts_line(facts: Mapping[str, Any]) -> str:
 
 def when_line(facts: Mapping[str, Any]) -> str:
     """Return the date and the commit of a run; older runs lack the commit."""
-    return facts["date"][:10] + (f", commit {facts['commit']}" if facts.get("commit") else "")
+    return str(facts["date"])[:10] + (f", commit {facts['commit']}" if facts.get("commit") else "")
 
 
 def machine_line(facts: Mapping[str, Any]) -> str:
