@@ -108,6 +108,11 @@ KINDS = {
         "revoked in all; what is scheduled stays until it is due, revoke it again to remove it",
         (Cause.INTERRUPTED, Cause.FAILOVER),
     ),
+    "unfinished_limit": Kind(
+        "limit that people have changed in some hash tags only",
+        "changed in all",
+        (Cause.INTERRUPTED, Cause.FAILOVER),
+    ),
     "totals_differ": Kind(
         "the counters do not add up to the messages that are there",
         "the difference counts as accepted or as taken",

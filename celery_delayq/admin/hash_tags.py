@@ -1,7 +1,8 @@
-"""Compares the pauses and revokes of the hash tags of a Redis Cluster; finishes interrupted calls.
+"""Compares pauses, revokes and changes of limits in the hash tags of a Redis Cluster; finishes
+interrupted calls.
 
-A call writes a pause, a resume or a revoke to the tags one by one, first to the first tag. So the
-first tag always has the result of the last call, even if the call was interrupted.
+A call writes to the tags one by one, first to the first tag. So the first tag always has the result
+of the last call, even if the call was interrupted.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
+from urllib.parse import unquote
 
 from celery_delayq.errors import CommandRefused
 from celery_delayq.model.lookup import to_text
@@ -34,10 +36,11 @@ REVOKE_BATCH = 100
 
 
 class Unfinished(NamedTuple):
-    """A pause, resume or revoke that an interrupted call has written to some tags only.
+    """A pause, resume, revoke or change of a limit that is in some tags only, since a call was
+    interrupted.
 
-    *finish* finishes the call, and returns the number of pauses or revokes that are then in all
-    tags. It does not count those that a tag refuses, for example because a key has the wrong type,
+    *finish* finishes the call, and returns the number of pauses, revokes or limits that are then
+    the same in all tags. It does not count those that a tag refuses, for example because a key has the wrong type,
     or that keep changing.
     """
 
@@ -58,7 +61,8 @@ class Pause(NamedTuple):
 def unfinished(
     stores: Stores, revoke_expires: float, queue: str | None = None
 ) -> Iterator[Unfinished]:
-    """Yield the pauses and revokes that are not in all tags; with *queue*, only its pause.
+    """Yield the pauses, revokes and changes of limits that are not in all tags; with *queue*, only
+    its pause.
 
     Parameters
     ----------
@@ -68,7 +72,7 @@ def unfinished(
     Raises
     ------
     CommandRefused
-        A key of pauses or revokes has the wrong type, or the account may not read it.
+        A key of pauses, revokes or limits has the wrong type, or the account may not read it.
     """
     if stores.has_one:
         return
@@ -82,6 +86,11 @@ def unfinished(
         examples = [to_text(member[1:]) for member in lacking[:MAX_EXAMPLES]]
         finish = partial(_finish_revokes, stores, revoke_expires, lacking)
         yield Unfinished("unfinished_revoke", "", len(lacking), examples, finish)
+    limits = [] if queue is not None else _unfinished_limits(stores)
+    if limits:
+        examples = [unquote(name) for name in limits[:MAX_EXAMPLES]]
+        finish = partial(_finish_limits, stores, limits)
+        yield Unfinished("unfinished_limit", "", len(limits), examples, finish)
 
 
 def _unfinished_pauses(stores: Stores, queue: str | None) -> Iterable[tuple[Pause, bool]]:
@@ -141,6 +150,32 @@ def _finish_revokes(stores: Stores, seconds: float, members: list[bytes]) -> int
                 if lacking := store.control.missing_revoked_members(some):
                     store.control.add_revoked_members(seconds, lacking)
             finished += len(some)
+    return finished
+
+
+def _unfinished_limits(stores: Stores) -> list[str]:
+    """Return the limits for which people have not set the same in all tags."""
+    if not (seen := _differing_limits(stores)):
+        return []
+    time.sleep(SETTLE_SECONDS)
+    return sorted(seen & _differing_limits(stores))
+
+
+def _differing_limits(stores: Stores) -> set[str]:
+    found = [
+        {(name, each.override) for name, each in its.items() if each.override}
+        for its in (store.task_limits.definitions() for store in stores)
+    ]
+    return {name for name, _ in found[0].union(*found) - found[0].intersection(*found)}
+
+
+def _finish_limits(stores: Stores, names: list[str]) -> int:
+    """Write what the first tag has to all other tags; return the number of limits."""
+    finished = 0
+    with suppress(CommandRefused):
+        for name in names:
+            stores.follow_limit(name)
+            finished += 1
     return finished
 
 

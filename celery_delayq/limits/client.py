@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import builtins
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from heapq import nlargest
@@ -148,7 +147,8 @@ class TaskLimits:
         """Change a limit for all workers, at once. What is not given stays as it is.
 
         The values take precedence over those in code, until :meth:`unset`. Of two calls at the same
-        time both count; where they give the same option, the last one does.
+        time both count; where they give the same option, the last one does. On a Redis Cluster,
+        ``fsck --repair`` or the next call finishes an interrupted one.
 
         Parameters
         ----------
@@ -171,13 +171,13 @@ class TaskLimits:
             )
         known = self._stored(name)
 
-        def change(before: StoredLimit) -> StoredLimit:
-            # A store without definitions gets those of the others, or of the app's code.
-            defined = known if before == StoredLimit() else before
-            text = _OFF if off else self._changed(name, defined, given).text
-            return before._replace(override=text)
+        def override(before: StoredLimit) -> str:
+            if off:
+                return _OFF
+            of_code = before.of_code or known.of_code  # of other stores, or of the app's code
+            return self._changed(name, before._replace(of_code=of_code), given).text
 
-        self._session.ask(lambda stores: _change(stores, percent(name), change))
+        self._session.ask(lambda stores: stores.change_limit(percent(name), override))
         return self.get(name)
 
     def unset(self, name: str, *, code: bool = False) -> bool:
@@ -202,13 +202,13 @@ class TaskLimits:
         self._stored(name)
         is_changed = False
 
-        def forget(before: StoredLimit) -> StoredLimit:
+        def forget(stores: Stores) -> None:
             nonlocal is_changed  # a call that is repeated after a lost reply finds nothing more
-            after = StoredLimit() if code else before._replace(override="")
-            is_changed |= after != before
-            return after
+            there = _definitions(stores).get(percent(name), StoredLimit())
+            is_changed |= bool(there.override or code and there.of_code)
+            stores.change_limit(percent(name), lambda _: "", forgets_code=code)
 
-        self._session.ask(lambda stores: _change(stores, percent(name), forget))
+        self._session.ask(forget)
         return is_changed
 
     def lanes(self, name: str, n: int = 10) -> builtins.list[LaneStatus]:
@@ -292,17 +292,6 @@ class TaskLimits:
                 )
 
 
-def _change(stores: Stores, name: str, change: Callable[[StoredLimit], StoredLimit]) -> None:
-    """Store in all stores what *change* makes of the definitions of a limit."""
-    for store in stores:
-        limits = store.task_limits
-        before = limits.stored(name)
-        # Where another call has changed them meanwhile, its change counts too.
-        while not limits.change(name, before, change(before)):
-            before = limits.stored(name)
-        limits.wake_lanes([name])
-
-
 def _as_dict(definition: Definition | None) -> dict[str, Any] | None:
     if definition is None:
         return None
@@ -315,10 +304,14 @@ def _as_dict(definition: Definition | None) -> dict[str, Any] | None:
 
 
 def _definitions(stores: Stores) -> dict[str, StoredLimit]:
-    """Return the definitions in all stores; those of the first store count."""
+    """Return all limits. What people have set is in the first store, and the others follow it. The
+    code's definition may be in some stores only: it is that of the first one with any.
+    """
     found: dict[str, StoredLimit] = {}
     for store in stores:
-        found = store.task_limits.definitions() | found
+        for name, each in store.task_limits.definitions().items():
+            known = found.setdefault(name, each if store is stores.common else StoredLimit())
+            found[name] = known._replace(of_code=known.of_code or each.of_code)
     return found
 
 

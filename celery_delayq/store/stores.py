@@ -18,6 +18,7 @@ from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting.calls import Steps
 from celery_delayq.store.scripting.replies import answered
 from celery_delayq.store.scripting.runner import MAX_PIPELINED_QUEUES
+from celery_delayq.store.task_limits import StoredLimit
 
 T = TypeVar("T")
 
@@ -246,6 +247,47 @@ class Stores:
         """
         written = [write_pause(store, queue, task, resume=resume, token=token) for store in self]
         return any(written)
+
+    def change_limit(
+        self, name: str, override: Callable[[StoredLimit], str], *, forgets_code: bool = False
+    ) -> None:
+        """Change what people have set for a limit.
+
+        The first store puts the changes of several callers in order, and the other stores follow it.
+        After an interrupted call they follow at the next change of the limit, or by ``fsck``.
+
+        Parameters
+        ----------
+        name : str
+            The name of the limit, percent-encoded.
+        override : Callable[[StoredLimit], str]
+            Returns what to set, ``""`` for nothing, from the definitions in the first store. It is
+            called again if another caller has changed them.
+        forgets_code : bool
+            Whether to forget what the code says too.
+        """
+        limits = self.common.task_limits
+        while True:
+            before = limits.stored(name)
+            of_code = "" if forgets_code else before.of_code
+            if limits.change(name, before, StoredLimit(of_code, override(before))):
+                break
+        limits.wake_lanes([name])
+        self.follow_limit(name, forgets_code=forgets_code)
+
+    def follow_limit(self, name: str, *, forgets_code: bool = False) -> None:
+        """Copy what people have set for a limit from the first store to the others."""
+        first, *others = (store.task_limits for store in self)
+        for limits in others:
+            while True:
+                before = limits.stored(name)
+                of_code = "" if forgets_code else before.of_code
+                # Read after *before*: a store that has followed a later change does not go back.
+                after = StoredLimit(of_code, first.stored(name).override)
+                if after == before:
+                    break
+                limits.change(name, before, after)
+            limits.wake_lanes([name])
 
     def revoke(
         self,

@@ -37,7 +37,7 @@ def fsck(subject: OnRedis) -> Iterator[Finding]:
 
 
 def hash_tags(stores: Stores, revoke_expires: float) -> Iterator[Finding]:
-    """All hash tags of a Redis Cluster must have the same pauses and revokes."""
+    """All hash tags of a Redis Cluster must have the same pauses, revokes and changes of limits."""
     for each in unfinished(stores, revoke_expires):
         more = f" and {each.number - 1:,} more" if each.number > 1 else ""
         yield fault(

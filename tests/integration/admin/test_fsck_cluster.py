@@ -1,8 +1,9 @@
-"""``fsck`` on a Redis Cluster: a pause or revoke that some hash tags have and others do not."""
+"""``fsck`` on a Redis Cluster: a pause, revoke or limit that some hash tags have and others do not."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import count
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from celery_delayq.admin.hash_tags import REVOKE_EXPIRY_SECONDS
 from celery_delayq.errors import CommandRefused
 from celery_delayq.settings import Settings
 from celery_delayq.store.keys import Layout
+from celery_delayq.store.task_limits import LimitStore
 from celery_delayq.testing import wait_until
 from tests.integration.conftest import MakeApp
 from tests.support.cli import CommandLine, Ran
@@ -121,6 +123,51 @@ def test_an_interrupted_revoke_is_found_and_finished(app: Celery) -> None:
     assert [each.stamps for each in remembered] == [[{"tenant": "a"}]] * 12
 
 
+@pytest.mark.parametrize(
+    ("name", "options", "override"),
+    [("set", {"concurrency": 3}, "0 1 3 0"), ("set", {"off": True}, "none"), ("unset", {}, "")],
+)
+def test_an_interrupted_change_of_a_limit_is_found_and_finished(
+    name: str,
+    options: dict[str, Any],
+    override: str,
+    app: Celery,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    delayq = DelayQ.of(app)
+    stores = delayq.session.stores
+    # Only the shard whose queues the worker consumes has the limits of its code.
+    stores.of(LAST).task_limits.announce({"the%20api": "0 1 8 0", "whole": "0 1 8 0"})
+    for limit in ("the api", "whole"):
+        delayq.limits.set(limit, concurrency=5)
+
+    def overrides() -> list[str]:
+        return [store.task_limits.stored("the%20api").override for store in stores]
+
+    calls = count()
+
+    def change(*args: Any) -> bool:
+        if next(calls) == REACHED:
+            raise KeyboardInterrupt
+        return original(*args)
+
+    original = LimitStore.change
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(LimitStore, "change", change)
+        getattr(delayq.limits, name)("the api", **options)
+
+    assert overrides() == [override] * REACHED + ["0 1 5 0"] * (12 - REACHED)
+    assert findings(app) == {"unfinished_limit": ("", 1, ["the api"])}
+    [told] = work.hash_tags(stores, EXPIRES)
+    assert told.what.endswith(": limit that people have changed in some hash tags only")
+    assert findings(app, "--queue", FIRST) == {}
+    assert fsck(app, "--repair").code == 0
+
+    assert findings(app) == {}
+    assert overrides() == [override] * 12
+    assert stores.of(LAST).task_limits.stored("whole").override == "0 1 5 0"
+
+
 def test_a_revoke_that_is_about_to_be_forgotten_may_be_in_some_tags_only(app: Celery) -> None:
     """Each tag forgets by its own clock, when it stores the next one."""
     first, *others = DelayQ.of(app).session.stores
@@ -156,4 +203,4 @@ def test_a_queue_is_checked_while_another_shard_is_away(
 
     assert ran.code == 0, ran.err
     [note] = ran.json["notes"]
-    assert note.startswith("the pauses and revokes of all hash tags were not compared: ")
+    assert note.startswith("the pauses, revokes and limits of all hash tags were not compared: ")
