@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from itertools import permutations, product
+from itertools import product
 from typing import Any
 
 import pytest
@@ -27,10 +27,14 @@ pytestmark = pytest.mark.full
 #: The first hash tag decides; two others follow it in the same way, so one of them is enough.
 TAGS = ("first", "other")
 CODE = Limit("api", rate="100/m", burst=20, concurrency=8)
-#: What people had set before. REPEATED ends with the same.
-SET = {"concurrency": 5}
+#: What people had set before; "former rate" sets the same again.
+SET = {"rate": "50/m"}
 
 Call = Callable[[TaskLimits], object]
+
+
+def _nothing() -> None:
+    """Stand for any task."""
 
 
 def setting(**options: Any) -> Call:
@@ -41,19 +45,19 @@ def unset(limits: TaskLimits, *, code: bool = False) -> object:
     return limits.unset("api", code=code)
 
 
-CALLS: dict[str, tuple[Call, ...]] = {
-    "rate": (setting(rate="7/m"),),
-    "concurrency": (setting(concurrency=3),),
-    "back": (setting(concurrency=3), setting(**SET)),
-    "off": (setting(off=True),),
-    "unset": (unset,),
-    "unset code": (partial(unset, code=True),),
+CALLS: dict[str, Call] = {
+    "rate": setting(rate="7/m"),
+    "former rate": setting(**SET),
+    "concurrency": setting(concurrency=3),
+    "off": setting(off=True),
+    "unset": unset,
+    "unset code": partial(unset, code=True),
 }
 
 #: A person whose call goes on after that of another one, and the other.
 PAIRS = [
     ("rate", "concurrency"),
-    ("rate", "back"),
+    ("rate", "former rate"),
     ("concurrency", "unset"),
     ("unset", "rate"),
     ("off", "unset"),
@@ -78,25 +82,23 @@ class Scene:
     def stored(self) -> list[StoredLimit]:
         return [store.task_limits.stored("api") for store in self._stores]
 
-    def outcomes(self, *calls: tuple[Call, ...]) -> set[StoredLimit]:
-        """Return what is stored after the calls in each order that keeps that of each person."""
-        people = [each for each, its in enumerate(calls) for _ in its]
+    def outcomes(self, one: Call, other: Call) -> set[StoredLimit]:
+        """Return what is stored after one call and then the other, in both orders."""
         found = set()
-        for order in set(permutations(people)):
+        for calls in ((one, other), (other, one)):
             self.reset()
-            remaining = [iter(its) for its in calls]
-            for person in order:
-                next(remaining[person])(self.limits)
+            for call in calls:
+                call(self.limits)
             found.update(self.stored())
         return found
 
-    def person(self, calls: tuple[Call, ...]) -> greenlet:
+    def person(self, call: Call) -> greenlet:
         """Return one who waits before each call of Redis that concerns definitions."""
-        return greenlet(lambda: [each(self.limits) for each in calls])
+        return greenlet(lambda: call(self.limits))
 
-    def count_steps(self, calls: tuple[Call, ...]) -> int:
+    def count_steps(self, call: Call) -> int:
         self.reset()
-        person, steps = self.person(calls), 0
+        person, steps = self.person(call), 0
         while not go(person, 1):
             steps += 1
         return steps
@@ -114,7 +116,7 @@ def go(person: greenlet, steps: int | None = None) -> bool:
 def scene(
     app: Celery, delayq: DelayQ, redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Scene]:
-    app.task(name="shop.pay", limit=CODE, acks_late=True, shared=False)(lambda: None)
+    app.task(name="shop.pay", limit=CODE, acks_late=True, shared=False)(_nothing)
     stores = Stores({tag: Store(redis, Keys().of_tag(tag), Layout()) for tag in TAGS})
     test = getcurrent()
 
@@ -141,8 +143,8 @@ def test_all_hash_tags_have_the_same_in_the_end(
     most, most_of_other = (scene.count_steps(CALLS[each]) for each in (one, other))
 
     for at, then, on in product(range(most), range(1, most_of_other + 1), range(most)):
-        if at + on > most:
-            continue
+        if at + on > most or (killed == "other" and on):
+            continue  # the same as another case
         scene.reset()
         first, second = scene.person(CALLS[one]), scene.person(CALLS[other])
         go(first, at)
