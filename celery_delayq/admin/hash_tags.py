@@ -40,8 +40,8 @@ class Unfinished(NamedTuple):
     interrupted.
 
     *finish* finishes the call, and returns the number of pauses, revokes or limits that are then
-    the same in all tags. It does not count those that a tag refuses, for example because a key has the wrong type,
-    or that keep changing.
+    the same in all tags. It does not count those that a tag refuses, for example because a key has
+    the wrong type, or that keep changing.
     """
 
     kind: str

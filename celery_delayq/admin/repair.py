@@ -59,7 +59,9 @@ def check(
             repaired = each.finish() if repair else 0
             report.add(each.queue, Found(each.kind, each.number, repaired, each.examples))
     except (*OUTAGE_ERRORS, CommandRefused) as exc:  # perhaps of another shard
-        report.notes.append(f"the pauses, revokes and limits of all hash tags were not compared: {exc}")
+        report.notes.append(
+            f"the pauses, revokes and limits of all hash tags were not compared: {exc}"
+        )
     for store in stores if queue is None else [stores.of(queue)]:
         yield from _Check(store, settings.lease, repair, report).run(queue)
 

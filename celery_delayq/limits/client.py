@@ -205,7 +205,7 @@ class TaskLimits:
         def forget(stores: Stores) -> None:
             nonlocal is_changed  # a call that is repeated after a lost reply finds nothing more
             there = _definitions(stores).get(percent(name), StoredLimit())
-            is_changed |= bool(there.override or code and there.of_code)
+            is_changed |= bool(there.override or (code and there.of_code))
             stores.change_limit(percent(name), lambda _: "", forgets_code=code)
 
         self._session.ask(forget)

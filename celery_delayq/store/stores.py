@@ -253,7 +253,7 @@ class Stores:
     ) -> None:
         """Change what people have set for a limit.
 
-        The first store puts the changes of several callers in order, and the other stores follow it.
+        The first store puts the changes of several callers in order; the other stores follow it.
         After an interrupted call they follow at the next change of the limit, or by ``fsck``.
 
         Parameters

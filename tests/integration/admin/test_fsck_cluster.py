@@ -1,4 +1,4 @@
-"""``fsck`` on a Redis Cluster: a pause, revoke or limit that some hash tags have and others do not."""
+"""``fsck`` on a Redis Cluster: a pause, revoke or limit that only some hash tags have."""
 
 from __future__ import annotations
 
@@ -136,6 +136,7 @@ def test_an_interrupted_change_of_a_limit_is_found_and_finished(
 ) -> None:
     delayq = DelayQ.of(app)
     stores = delayq.session.stores
+    stores.of(FIRST).register(FIRST)
     # Only the shard whose queues the worker consumes has the limits of its code.
     stores.of(LAST).task_limits.announce({"the%20api": "0 1 8 0", "whole": "0 1 8 0"})
     for limit in ("the api", "whole"):
@@ -152,9 +153,10 @@ def test_an_interrupted_change_of_a_limit_is_found_and_finished(
         return original(*args)
 
     original = LimitStore.change
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+    with monkeypatch.context() as patch:
         patch.setattr(LimitStore, "change", change)
-        getattr(delayq.limits, name)("the api", **options)
+        with pytest.raises(KeyboardInterrupt):
+            getattr(delayq.limits, name)("the api", **options)
 
     assert overrides() == [override] * REACHED + ["0 1 5 0"] * (12 - REACHED)
     assert findings(app) == {"unfinished_limit": ("", 1, ["the api"])}

@@ -4,7 +4,7 @@ with one of them killed. All hash tags end with the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from itertools import product
 from typing import Any
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.full
 TAGS = ("first", "other")
 CODE = Limit("api", rate="100/m", burst=20, concurrency=8)
 #: What people had set before; "former rate" sets the same again.
-SET = {"rate": "50/m"}
+FORMER_RATE = "50/m"
 
 Call = Callable[[TaskLimits], object]
 
@@ -47,7 +47,7 @@ def unset(limits: TaskLimits, *, code: bool = False) -> object:
 
 CALLS: dict[str, Call] = {
     "rate": setting(rate="7/m"),
-    "former rate": setting(**SET),
+    "former rate": setting(rate=FORMER_RATE),
     "concurrency": setting(concurrency=3),
     "off": setting(off=True),
     "unset": unset,
@@ -77,7 +77,7 @@ class Scene:
         self._redis.flushdb()
         for store in self._stores:
             store.task_limits.announce({"api": CODE.definition.text})
-        self.limits.set("api", **SET)
+        self.limits.set("api", rate=FORMER_RATE)
 
     def stored(self) -> list[StoredLimit]:
         return [store.task_limits.stored("api") for store in self._stores]
@@ -113,9 +113,7 @@ def go(person: greenlet, steps: int | None = None) -> bool:
 
 
 @pytest.fixture
-def scene(
-    app: Celery, delayq: DelayQ, redis: Redis, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Scene]:
+def scene(app: Celery, delayq: DelayQ, redis: Redis, monkeypatch: pytest.MonkeyPatch) -> Scene:
     app.task(name="shop.pay", limit=CODE, acks_late=True, shared=False)(_nothing)
     stores = Stores({tag: Store(redis, Keys().of_tag(tag), Layout()) for tag in TAGS})
     test = getcurrent()
