@@ -247,7 +247,8 @@ def prepare_search(delayq: DelayQ, filter: Filter | DeadFilter) -> None:
     asked: list[Any] = [each for name, each in tasks.items() if not name.startswith("celery.")]
     who = "no task of this app takes"
     if filter.task is not None:
-        asked = [tasks[filter.task]] if filter.task in tasks else []
+        task = tasks.get(delayq.session.renames.of(filter.task))
+        asked = [] if task is None else [task]
         who = f"task {spelled(filter.task)} does not take"
     names = [argument_names(each) for each in asked]
     if not names or None in names:

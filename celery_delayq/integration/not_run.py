@@ -17,6 +17,7 @@ from celery.exceptions import ChordError, TaskRevokedError
 from celery_delayq.integration.endings.results_together import stores_together
 from celery_delayq.model.canvas import chord_contexts, without_chord
 from celery_delayq.model.dead_letter import CHORD_NOTIFIED_FIELD, DeadLetter, has_crashed
+from celery_delayq.model.names import renames_of
 from celery_delayq.model.payload import request_of, request_of_record
 from celery_delayq.model.publish_outcome import PublishOutcome
 from celery_delayq.utils.bridge import off_loop
@@ -72,10 +73,11 @@ def note_revoked(
 
 
 def _task_of(app: Any, name: Any) -> Any:
-    """Return a task by its name, or None if the app does not have the task.
+    """Return a task by its name or a former name, or None if the app does not have the task.
 
     The app is finalized only if the task is not known yet.
     """
+    name = renames_of(app).of(name)
     found = app._tasks.get(name)
     return app.tasks.get(name) if found is None and app.autofinalize else found
 

@@ -367,6 +367,8 @@ class DeadFilter:
     def matches(self, dead_letter: DeadLetter) -> bool:
         """Return whether a dead letter matches; its queue and time must match already.
 
+        A filter alone knows no former names of a task.
+
         Raises
         ------
         InvalidFilter

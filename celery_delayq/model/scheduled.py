@@ -372,7 +372,7 @@ class Filter:
         return EntryCondition(self.task, low, high, self.priority)
 
     def matches(self, task: ScheduledTask) -> bool:
-        """Return whether an entry matches."""
+        """Return whether an entry matches. A filter alone knows no former names of a task."""
         due_ms = due_of_eta(task.due).ms
         return self.queue in (None, task.queue) and self.where().covers(
             task.task, due_ms, task.priority

@@ -14,6 +14,7 @@ from celery.app.utils import find_app
 
 from celery_delayq.app import DelayQ
 from celery_delayq.errors import ConfigError
+from celery_delayq.model.names import NO_RENAMES, Renames, renames_of
 from celery_delayq.utils.credentials import has_password
 
 #: Environment variables with the broker URL, tried in this order without the option url.
@@ -136,6 +137,17 @@ def open_client(access: Access) -> Iterator[DelayQ]:
         app.conf.update(before)
         if access.app is None:
             app.close()
+
+
+def renames_of_access(access: Access) -> Renames:
+    """Return the former names of the tasks of the app; without an app there are none.
+
+    Raises
+    ------
+    ConfigError
+        The app cannot be imported here.
+    """
+    return NO_RENAMES if access.app is None else renames_of(_import_app(access.app))
 
 
 def _import_app(name: str) -> Celery:

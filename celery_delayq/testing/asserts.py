@@ -14,8 +14,9 @@ from kombu.serialization import prepare_accept_content
 from celery_delayq.admin.stats import gather
 from celery_delayq.deadletters.client import DeadLetters
 from celery_delayq.errors import InvalidFilter, TravelError
-from celery_delayq.model.dead_letter import DeadLetter
+from celery_delayq.model.dead_letter import DeadFilter, DeadLetter
 from celery_delayq.model.envelope import due_of_eta
+from celery_delayq.model.names import renames_of
 from celery_delayq.model.payload import READABLE_CONTENT_TYPES, body_if_readable
 from celery_delayq.model.scheduled import Filter, ScheduledTask, moment
 from celery_delayq.schedule.client import Schedule
@@ -55,9 +56,9 @@ def scheduled(task: Task | str | None = None) -> list[ScheduledTask]:
 
 def dead_letters(task: Task | str | None = None) -> list[DeadLetter]:
     """Return the dead letters by their time of death. Parameters and errors of `scheduled`."""
-    name = _name_of(task)
+    wanted = DeadFilter(task=_name_of(task))
     with Session(_app_of(task)) as session:
-        return [each for each in DeadLetters(session)() if name in (None, each.task)]
+        return [*DeadLetters(session)(wanted)]
 
 
 def assert_scheduled(
@@ -164,6 +165,7 @@ class _Search:
         self._at = None if at is None else moment(due_of_eta(at).ms)
         self._app = _app_of(task)
         self._accept = _accepted(self._app)
+        self._names = renames_of(self._app).names(str(self._name))
         with Session(self._app) as session:
             self._now = moment(session.now_ms())
             self._all = [*Schedule(session).entries()]
@@ -181,7 +183,7 @@ class _Search:
     def _differences(self, entry: ScheduledTask) -> list[str]:
         """Return what makes an entry another one than the wanted one."""
         found, wanted = [], self._wanted
-        if entry.task != self._name:
+        if entry.task not in self._names:
             found.append("another task")
         if wanted["args"] is not None or wanted["kwargs"] is not None:
             arguments = self._arguments(entry)
@@ -226,7 +228,7 @@ class _Search:
 
     def _distance(self, entry: ScheduledTask) -> tuple[bool, int]:
         """Return a key that sorts entries like the wanted one first: the same task before all."""
-        return entry.task != self._name, len(self._differences(entry))
+        return entry.task not in self._names, len(self._differences(entry))
 
     def _line(self, entry: ScheduledTask) -> str:
         args, kwargs = self._arguments(entry) or ((), {})

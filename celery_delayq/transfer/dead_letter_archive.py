@@ -44,6 +44,7 @@ from celery_delayq.transfer.results import (
     transfer_errors,
 )
 from celery_delayq.utils.credentials import hide
+from celery_delayq.utils.delegation import names_arguments
 from celery_delayq.utils.portions import batches as chunks
 from celery_delayq.utils.portions import portions
 
@@ -61,6 +62,7 @@ Place = tuple[str, str, int]
 PAGE_DEAD_LETTERS, PAGE_BYTES = 1000, 8_000_000
 
 
+@names_arguments
 def archive_dead(
     session: Session,
     url: str | None = None,
@@ -99,6 +101,7 @@ def archive_dead(
     return insert_all(session, database, filter, older_than=older_than, progress=progress)
 
 
+@names_arguments
 def export_dead(
     session: Session,
     target: FileOrUrl,

@@ -25,6 +25,7 @@ from celery_delayq.transfer.dead_letter_row import DEAD_LETTERS, DeadLetterRow
 from celery_delayq.transfer.dead_letter_stream import StreamRestore
 from celery_delayq.transfer.export_format import FileOrUrl, by_queue, is_url, meant_rows
 from celery_delayq.transfer.results import Imported, ImportOutcome, transfer_errors
+from celery_delayq.utils.delegation import names_arguments
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 _OUTCOMES: dict[str, ImportOutcome] = {"d": "restored", "k": "duplicate"}
 
 
+@names_arguments
 def import_dead(
     session: Session,
     source: FileOrUrl | None = None,
@@ -77,10 +79,10 @@ def import_dead(
             from celery_delayq.transfer import dead_letter_sql
 
             table = stack.enter_context(dead_letter_sql.reading(database))
-            lines = table.lines(filter)
+            lines = table.lines(filter, session.renames)
         else:
             lines = stack.enter_context(jsonl.reading(place, DEAD_LETTERS))
-        for rows in meant_rows(lines, report, filter):
+        for rows in meant_rows(lines, report, filter, session.renames):
             if filter.arg is not None:
                 rows = _selected(rows, search, report)
             if table is not None and rows and not dry_run:

@@ -12,7 +12,7 @@ from typing import Any
 from celery_delayq.errors import InvalidFilter, RecordError
 from celery_delayq.model.dead_letter import DeadFilter, DeadLetter, DeadLetterRecord, is_in_place
 from celery_delayq.model.lookup import to_bytes
-from celery_delayq.model.names import NO_RENAMES
+from celery_delayq.model.names import Renames
 from celery_delayq.transfer.export_format import RowKind, check_fields
 
 
@@ -60,10 +60,13 @@ class DeadLetterRow:
                 raise RecordError(f"{name}: no UTF-8") from exc
         return cls.of_data(fields["queue"], fields["id"], _data(fields))
 
-    def is_meant(self, filter: DeadFilter) -> bool:
-        """Return whether the dead letter matches a filter. Its arguments are not compared."""
+    def is_meant(self, filter: DeadFilter, renames: Renames) -> bool:
+        """Return whether the dead letter matches a filter, maybe by a former name of its task.
+
+        Its arguments are not compared.
+        """
         dead_letter = self.dead_letter
-        return is_in_place(dead_letter, filter) and filter.matches_names(dead_letter, NO_RENAMES)
+        return is_in_place(dead_letter, filter) and filter.matches_names(dead_letter, renames)
 
     @property
     def queue(self) -> str:

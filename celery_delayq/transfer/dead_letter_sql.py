@@ -11,13 +11,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal
+from typing import Any, Literal
 from urllib.parse import quote, unquote
 
 import sqlalchemy as sa
 
 from celery_delayq.model.dead_letter import DeadFilter
 from celery_delayq.model.lookup import to_bytes
+from celery_delayq.model.names import Renames
 from celery_delayq.transfer.dead_letter_row import DeadLetterRow
 from celery_delayq.transfer.export_format import FORMAT_VERSION, PAGE_ROWS, Header, ParsedLines
 from celery_delayq.utils.portions import batches
@@ -117,13 +118,13 @@ class DeadLetterTable:
             found = self.connection.execute(statement)
             return {(_unescaped(queue), _unescaped(id)) for queue, id in found}
 
-    def lines(self, filter: DeadFilter) -> ParsedLines:
+    def lines(self, filter: DeadFilter, renames: Renames) -> ParsedLines:
         """Yield the dead letters that match a filter, by time of death, ignoring its reason.
 
         Each page is one transaction, so that other processes can write in between.
         """
         column = dead_letters.c
-        meant = _conditions(filter)
+        meant = _conditions(filter, renames)
         with self.connection.begin():
             counted = sa.select(sa.func.count()).select_from(dead_letters).where(*meant)
             about = self.connection.scalar(counted)
@@ -213,8 +214,10 @@ def _text(text: str | None) -> str | None:
     return text.replace("\0", "\ufffd").encode("utf-8", "replace").decode()
 
 
-def _conditions(filter: DeadFilter) -> list[sa.ColumnElement[bool]]:
+def _conditions(filter: DeadFilter, renames: Renames) -> list[sa.ColumnElement[bool]]:
     """Return the conditions of a filter without its reason: databases differ in case matching."""
-    equal: Values = {name: _text(getattr(filter, name)) for name in _FILTER_COLUMNS}
+    equal: dict[str, Any] = {name: _text(getattr(filter, name)) for name in _FILTER_COLUMNS}
+    if filter.task is not None:
+        equal["task"] = [*map(_text, renames.names(filter.task))]
     queue = None if filter.queue is None else _escaped(filter.queue)
     return conditions(dead_letters, "died_ms", *filter.range_ms(), queue=queue, **equal)

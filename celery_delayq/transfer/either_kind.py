@@ -7,6 +7,7 @@ from contextlib import ExitStack, contextmanager
 from itertools import chain
 
 from celery_delayq.model.dead_letter import DeadFilter
+from celery_delayq.model.names import NO_RENAMES
 from celery_delayq.model.scheduled import Filter
 from celery_delayq.transfer import jsonl
 from celery_delayq.transfer.dead_letter_row import DEAD_LETTERS
@@ -30,8 +31,8 @@ def reading(source: FileOrUrl) -> Iterator[ParsedLines]:
     with ExitStack() as stack:
         lines = iter(())
         if not has_dead_letters or database.has_table(schedule_sql.entries):
-            lines = stack.enter_context(schedule_sql.reading(source, Filter()))
+            lines = stack.enter_context(schedule_sql.reading(source, Filter(), NO_RENAMES))
         if has_dead_letters:
             table = stack.enter_context(dead_letter_sql.reading(database))
-            lines = chain(lines, table.lines(DeadFilter()))
+            lines = chain(lines, table.lines(DeadFilter(), NO_RENAMES))
         yield lines

@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import Any, BinaryIO, NamedTuple, Protocol, TypeGuard, TypeVar
 
 from celery_delayq.errors import RecordError, TransferError
+from celery_delayq.model.names import Renames
 from celery_delayq.transfer.results import Imported
 from celery_delayq.utils.portions import portions
 
@@ -55,8 +56,8 @@ class ExportRow(Protocol):
     def of_fields(cls, fields: Any) -> ExportRow:
         """Return the row of the fields of a line; raise ``ValueError`` if they are invalid."""
 
-    def is_meant(self, filter: Any) -> bool:
-        """Return whether the row matches a filter of its kind."""
+    def is_meant(self, filter: Any, renames: Renames) -> bool:
+        """Return whether the row matches a filter of its kind, maybe by a former name."""
 
 
 class RowKind(NamedTuple):
@@ -92,13 +93,17 @@ def is_url(place: object) -> TypeGuard[str]:
     return isinstance(place, str) and "://" in place
 
 
-def meant_rows(lines: ParsedLines, report: Imported, filter: Any) -> Iterator[list[Any]]:
+def meant_rows(
+    lines: ParsedLines, report: Imported, filter: Any, renames: Renames
+) -> Iterator[list[Any]]:
     """Yield pages of rows that match a filter. The report counts all other rows."""
     for page in portions(lines, PAGE_ROWS, lambda line: getattr(line[1], "size", 0)):
-        yield meant_of(page, report, filter)
+        yield meant_of(page, report, filter, renames)
 
 
-def meant_of(page: Iterable[tuple[int, Parsed]], report: Imported, filter: Any) -> list[Any]:
+def meant_of(
+    page: Iterable[tuple[int, Parsed]], report: Imported, filter: Any, renames: Renames
+) -> list[Any]:
     """Return the rows of a page that match a filter. The report counts all other rows."""
     rows, is_everything = [], filter.is_everything
     for number, parsed in page:
@@ -107,7 +112,7 @@ def meant_of(page: Iterable[tuple[int, Parsed]], report: Imported, filter: Any) 
                 report.total = (report.total or 0) + parsed.about
         elif isinstance(parsed, str):
             report.refuse(number, parsed)
-        elif is_everything or parsed.is_meant(filter):
+        elif is_everything or parsed.is_meant(filter, renames):
             rows.append(parsed)
         else:
             report.outcomes["filtered"] += 1

@@ -35,6 +35,7 @@ from celery_delayq.transfer.export_format import (
     shown_filter,
 )
 from celery_delayq.transfer.schedule_row import SCHEDULE, ScheduleRow
+from celery_delayq.utils.delegation import names_arguments
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from celery_delayq.transfer.schedule_sql import ScheduleTableWriter
 
 
+@names_arguments
 def export_to(
     session: Session,
     target: FileOrUrl,
@@ -93,7 +95,7 @@ def export_to(
         report.made = moment(began // 1000).isoformat()
         header = Header(FORMAT_VERSION, report.made, server, shown_filter(filter), report.total)
         takes_nul = not is_url(target)
-        with _writing(target, filter, prune=prune) as out:
+        with _writing(target, filter, session.renames, prune=prune) as out:
             out.begin(header)
             queues = [queue for queue, number in counts.items() if number]
             for queue, where in product(queues, conditions):
@@ -140,6 +142,7 @@ def _rows(
         yield rows
 
 
+@names_arguments
 def import_from(
     session: Session,
     source: FileOrUrl,
@@ -183,10 +186,10 @@ def import_from(
     done: Callable[[results.Imported], object] = progress or bool
     with (
         results.transfer_errors(report, SCHEDULE.noun),
-        reading(source, filter) as lines,
+        reading(source, filter, session.renames) as lines,
         PipelinedCalls(session.ask) as ahead,
     ):
-        for rows in meant_rows(lines, report, filter):
+        for rows in meant_rows(lines, report, filter, session.renames):
             if search is not None:
                 found, unknown = search.select(rows, lambda row: row.record().pack())
                 if unknown:
@@ -266,21 +269,23 @@ def _known(stores: Stores, rows: Sequence[ScheduleRow]) -> set[ScheduleRow]:
 
 
 def _writing(
-    target: FileOrUrl, filter: Filter, *, prune: bool
+    target: FileOrUrl, filter: Filter, renames: Renames, *, prune: bool
 ) -> AbstractContextManager[jsonl.JsonLinesWriter | ScheduleTableWriter]:
     if is_url(target):
         with results.sqlalchemy_needed():
             from celery_delayq.transfer import schedule_sql
-        return schedule_sql.writing(target, filter, prune=prune)
+        return schedule_sql.writing(target, filter, renames, prune=prune)
     if prune:
         raise InvalidPlace("only rows of a database can be pruned; a file is written as a whole")
     return jsonl.writing(target, SCHEDULE)
 
 
-def reading(source: FileOrUrl, filter: Filter) -> AbstractContextManager[ParsedLines]:
+def reading(
+    source: FileOrUrl, filter: Filter, renames: Renames
+) -> AbstractContextManager[ParsedLines]:
     """Open an export of the schedule. A database is read by the filter; a file as a whole."""
     if not is_url(source):
         return jsonl.reading(source, SCHEDULE)
     with results.sqlalchemy_needed():
         from celery_delayq.transfer import schedule_sql
-    return schedule_sql.reading(source, filter)
+    return schedule_sql.reading(source, filter, renames)

@@ -129,10 +129,10 @@ class ScheduleRow(NamedTuple):
         """Return the fields of a line."""
         return {name: getattr(self, name) for name in _LINE_FIELDS}
 
-    def is_meant(self, filter: Filter) -> bool:
-        """Return whether the entry matches a filter."""
-        return filter.queue in (None, self.queue) and filter.where().covers(
-            self.task, self.due_ms, self.step
+    def is_meant(self, filter: Filter, renames: Renames) -> bool:
+        """Return whether the entry matches a filter, maybe by a former name of its task."""
+        return filter.queue in (None, self.queue) and any(
+            where.covers(self.task, self.due_ms, self.step) for where in filter.conditions(renames)
         )
 
     def checked(self) -> ScheduleRow:

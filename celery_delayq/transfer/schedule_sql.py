@@ -12,6 +12,7 @@ from datetime import datetime
 import sqlalchemy as sa
 
 from celery_delayq.model.envelope import MAX_DUE_MS
+from celery_delayq.model.names import Renames
 from celery_delayq.model.scheduled import Filter, moment
 from celery_delayq.transfer.export_format import (
     PAGE_ROWS,
@@ -62,6 +63,7 @@ class ScheduleTableWriter:
     database: Database
     connection: sa.Connection
     filter: Filter
+    renames: Renames
     prune: bool
 
     def begin(self, header: Header) -> None:
@@ -91,7 +93,7 @@ class ScheduleTableWriter:
             gone = sa.delete(entries).where(
                 entries.c.server == self.header.server,
                 entries.c.exported_at != self.made,
-                *_conditions(self.filter),
+                *_conditions(self.filter, self.renames),
             )
             pruned = self.connection.execute(gone).rowcount
         done = {
@@ -107,28 +109,32 @@ class ScheduleTableWriter:
 
 
 @contextmanager
-def writing(url: str, filter: Filter, *, prune: bool) -> Iterator[ScheduleTableWriter]:
+def writing(
+    url: str, filter: Filter, renames: Renames, *, prune: bool
+) -> Iterator[ScheduleTableWriter]:
     """Open a database to write to. An error leaves it unchanged."""
     database = Database.of(url)
     with database.connected_to_write(entries, exports) as connection, connection.begin():
-        yield ScheduleTableWriter(database, connection, filter, prune)
+        yield ScheduleTableWriter(database, connection, filter, renames, prune)
 
 
 @contextmanager
-def reading(url: str, filter: Filter) -> Iterator[ParsedLines]:
+def reading(url: str, filter: Filter, renames: Renames) -> Iterator[ParsedLines]:
     """Open a database to read from. Rows come in order of due time."""
     database = Database.of(url)
     with database.connected_to_read(entries, "export to it first") as connection:
         if database.dialect == "postgresql":
             # Some time zones cannot show the last day of the year 9999.
             connection.exec_driver_sql("SET TIME ZONE 'UTC'")
-        with closing(_rows(connection, filter)) as rows:
+        with closing(_rows(connection, filter, renames)) as rows:
             yield rows
 
 
-def _rows(connection: sa.Connection, filter: Filter) -> Generator[tuple[int, Parsed], None, None]:
+def _rows(
+    connection: sa.Connection, filter: Filter, renames: Renames
+) -> Generator[tuple[int, Parsed], None, None]:
     version = _check_version(connection)
-    meant = _conditions(filter)
+    meant = _conditions(filter, renames)
     number = connection.scalar(sa.select(sa.func.count()).select_from(entries).where(*meant))
     yield 0, Header(version, "", "", {}, number)
     wanted = [entries.c[name] for name in (*ScheduleRow._fields, "due")]
@@ -149,15 +155,16 @@ def _check_version(connection: sa.Connection) -> int:
     return version
 
 
-def _conditions(filter: Filter) -> list[sa.ColumnElement[bool]]:
+def _conditions(filter: Filter, renames: Renames) -> list[sa.ColumnElement[bool]]:
     where = filter.where()
+    names = None if filter.task is None else renames.names(filter.task)
     return conditions(
         entries,
         "due_ms",
         where.due_from,
         where.due_to,
         queue=filter.queue,
-        task=where.task,
+        task=names,
         step=where.step,
     )
 

@@ -210,9 +210,19 @@ class Database:
 def conditions(
     table: Table, range_column: str, low: int | None, high: int | None, **equal: Any
 ) -> list[ColumnElement[bool]]:
-    """Return the conditions of a filter on columns; None is no condition."""
+    """Return the conditions of a filter on columns.
+
+    Parameters
+    ----------
+    **equal
+        The value of a column; a list or tuple of its values; or None for any.
+    """
     column = table.c[range_column]
-    found = [table.c[name] == value for name, value in equal.items() if value is not None]
+    found = [
+        table.c[name].in_(value) if isinstance(value, (list, tuple)) else table.c[name] == value
+        for name, value in equal.items()
+        if value is not None
+    ]
     if low is not None:
         found.append(column >= low)
     if high is not None:

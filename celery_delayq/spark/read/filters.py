@@ -19,6 +19,7 @@ from pyspark.sql.datasource import (
 
 from celery_delayq.errors import ConfigError, InvalidETA
 from celery_delayq.model.envelope import EPOCH, MAX_DUE_MS
+from celery_delayq.model.names import Renames
 from celery_delayq.model.scheduled import bound_ms
 from celery_delayq.spark.options import ReadOptions
 from celery_delayq.spark.read.tables import TABLE_COLUMNS, TIME_COLUMNS
@@ -34,21 +35,21 @@ class RowFilter:
     ----------
     queues : frozenset[str] | None
         Only these queues; None: all queues.
-    task : str | None
-        Only this task; None: all tasks.
+    tasks : frozenset[str] | None
+        Only tasks with these names; None: all tasks.
     low, high : int | None
         Inclusive bounds, in ms since 1970, for the column of :data:`.tables.TIME_COLUMNS`.
     """
 
     table: str
     queues: frozenset[str] | None = None
-    task: str | None = None
+    tasks: frozenset[str] | None = None
     low: int | None = None
     high: int | None = None
 
     @classmethod
-    def of(cls, options: ReadOptions) -> RowFilter:
-        """Return the filter that options describe.
+    def of(cls, options: ReadOptions, renames: Renames) -> RowFilter:
+        """Return the filter that options describe. The option *task* also means its former names.
 
         Raises
         ------
@@ -72,7 +73,8 @@ class RowFilter:
                 f"order of time, but {', '.join(TIME_COLUMNS)} are; filter the rows instead"
             )
         queues = None if options.queue is None else frozenset({options.queue})
-        return cls(table, queues, options.task, low, None if until is None else until - 1)
+        tasks = None if options.task is None else frozenset(renames.names(options.task))
+        return cls(table, queues, tasks, low, None if until is None else until - 1)
 
     def narrowed(self, filter: Filter) -> RowFilter | None:
         """Return this filter combined with *filter*; None if *filter* is not supported."""
@@ -86,7 +88,8 @@ class RowFilter:
                     self, queues=queues & (queues if self.queues is None else self.queues)
                 )
         elif column == "task" and isinstance(filter, EqualTo) and isinstance(value, str):
-            return replace(self, task=value) if self.task in (None, value) else None
+            tasks = frozenset({value})
+            return replace(self, tasks=tasks if self.tasks is None else tasks & self.tasks)
         elif column == TIME_COLUMNS.get(self.table) and isinstance(value, datetime):
             return self._between(filter, value)
         return None
@@ -94,8 +97,8 @@ class RowFilter:
     def conditions(self) -> Mapping[str, Callable[[Any], bool]]:
         """Return the conditions to check row by row, by column."""
         found: dict[str, Callable[[Any], bool]] = {}
-        if self.task is not None:
-            found["task"] = frozenset({self.task}).__contains__
+        if self.tasks is not None:
+            found["task"] = self.tasks.__contains__
         if self.table == "history":
             if self.queues is not None:
                 found["queue"] = self.queues.__contains__

@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, groupby
+from itertools import chain, groupby, product
 from typing import NamedTuple, Protocol
 
 from pyspark.sql.datasource import InputPartition
@@ -181,14 +181,19 @@ class ScheduleRange:
 
 def _scheduled(plan: _PartitionPlan) -> ReadRanges:
     stores, wanted = plan.stores, plan.wanted
-    where = EntryCondition(wanted.task, wanted.low, wanted.high)
+    tasks = (None,) if wanted.tasks is None else sorted(wanted.tasks)
+    conditions = [EntryCondition(task, wanted.low, wanted.high) for task in tasks]
     began = stores.began_us()
     stretches: list[Stretch] = []
     sizes: list[int] = []
     for store, its in groupby(plan.queues, stores.of):
         names = [*its]
         store.scan.note_reading(names, began)
-        some = [each for name in names for each in Stretch.of(name, where, began).pieces()]
+        some = [
+            each
+            for name, where in product(names, conditions)
+            for each in Stretch.of(name, where, began).pieces()
+        ]
         stretches += some
         sizes += store.scan.sizes(some)
     reached: dict[int, Position | None] = {}

@@ -12,7 +12,8 @@ from pyspark.sql.types import StructType
 
 from celery_delayq.errors import ConfigError, InvalidCursor
 from celery_delayq.model.history import check_range, place_of
-from celery_delayq.spark.access import Access, open_client
+from celery_delayq.model.names import NO_RENAMES
+from celery_delayq.spark.access import Access, open_client, renames_of_access
 from celery_delayq.spark.options import ReadOptions
 from celery_delayq.spark.read.filters import RowFilter
 from celery_delayq.spark.read.history import START_OFFSET, check_loss, last_runs
@@ -50,12 +51,24 @@ class _Reader:
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self._options = options
         self._columns = columns_of(options.table, schema)
-        self._wanted = RowFilter.of(options)
+        self._wanted = row_filter_of(options)
 
     def read(self, partition: InputPartition) -> Iterator[RecordBatch]:
         """Yield the rows of a part, on a new connection."""
         rows = TableRows(self._columns, self._wanted.conditions())
         return read_part(self._options.access, partition, rows, self._options.batchsize)
+
+
+def row_filter_of(options: ReadOptions) -> RowFilter:
+    """Return the filter that options describe, with the former names of their task in the app.
+
+    Raises
+    ------
+    ConfigError
+        A time cannot be read, the table has no column for an option, or the app cannot be imported.
+    """
+    renames = NO_RENAMES if options.task is None else renames_of_access(options.access)
+    return RowFilter.of(options, renames)
 
 
 def read_part(

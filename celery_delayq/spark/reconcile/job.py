@@ -93,6 +93,10 @@ class _ReconcileJob:
                     f"{options.task} goes to an exchange: name its queue by the option queue"
                 )
             self._queue, self._now = queue, delayq.session.now_ms()
+            renames = delayq.session.renames
+            #: The present name of the task, which also finds its former names; all its names.
+            self._task = renames.of(options.task)
+            self._names = renames.names(self._task)
 
     def run(self) -> ReconcileSummary:
         with setting(self._spark, _COALESCE_SETTING, "true"):
@@ -168,7 +172,7 @@ class _ReconcileJob:
             for each in rows.select(*map(_quoted, self._columns)).schema.fields
         ]
         more = [StructField(name, StringType()) for name in (ID_COLUMN, VERDICT_COLUMN, WHY_COLUMN)]
-        judging = partial(judge, self._writing, self._columns)
+        judging = partial(judge, self._writing, self._names, self._columns)
         return joined.mapInArrow(judging, StructType([*fields, *more]))
 
     def _is_young(self) -> Column:
@@ -224,7 +228,7 @@ class _ReconcileJob:
         )
 
     def _table(self, table: str, *names: str, **more: str) -> DataFrame:
-        given = {**self._options.access, "table": table, "task": self._options.task, **more}
+        given = {**self._options.access, "table": table, "task": self._task, **more}
         return read_table(self._spark, given, *names)
 
     # -- writing

@@ -38,13 +38,17 @@ ID_COLUMN, VERDICT_COLUMN, WHY_COLUMN = (
 _PAGE_IDS = 500
 
 
-def judge(options: WriteOptions, columns: Sequence[str], batches: Batches) -> Batches:
-    """Add verdicts to rows."""
+def judge(
+    options: WriteOptions, names: Sequence[str], columns: Sequence[str], batches: Batches
+) -> Batches:
+    """Add verdicts to rows. *names* are all names of the task."""
     for batch in batches:
-        yield _judged(options, columns, batch)
+        yield _judged(options, names, columns, batch)
 
 
-def _judged(options: WriteOptions, columns: Sequence[str], batch: pa.RecordBatch) -> Any:
+def _judged(
+    options: WriteOptions, names: Sequence[str], columns: Sequence[str], batch: pa.RecordBatch
+) -> Any:
     own = {
         name: batch.column(f"{OWN_PREFIX}{name}").to_pylist()
         for name in ("id", "entry", "young", "times", "state", "args", "kwargs", "unique_key")
@@ -71,7 +75,7 @@ def _judged(options: WriteOptions, columns: Sequence[str], batch: pa.RecordBatch
     rows = batch.select([*columns]).take(pa.array(open_rows, pa.int64()))
     for place, row in zip(open_rows, TaskRows(options, rows.schema).read(rows), strict=True):
         try:
-            verdicts[place] = _verdict(options, row, joined_rows[place])
+            verdicts[place] = _verdict(options, names, row, joined_rows[place])
         except (ValueError, TypeError) as exc:
             verdicts[place], why[place] = "refused", str(exc)
     ids = [fields["id"] or fields["entry"] for fields in joined_rows]
@@ -83,7 +87,9 @@ def _judged(options: WriteOptions, columns: Sequence[str], batch: pa.RecordBatch
     return judged_batch.filter(pa.array([verdict != "nothing" for verdict in verdicts]))
 
 
-def _verdict(options: WriteOptions, row: TaskRow, fields: Mapping[str, Any]) -> str:
+def _verdict(
+    options: WriteOptions, names: Sequence[str], row: TaskRow, fields: Mapping[str, Any]
+) -> str:
     """Return the verdict on a row whose task is missing or scheduled."""
     if row.error:
         raise ValueError(row.error)
@@ -99,10 +105,9 @@ def _verdict(options: WriteOptions, row: TaskRow, fields: Mapping[str, Any]) -> 
     if same:
         return "kept"
     key = {"unique_key": Key(row.key), "on_conflict": "replace", "unique_scope": "done"}
-    rule = rule_of(options.task, None, {**key, "max_wait": None})
-    if rule is None:
-        raise AssertionError("a row has a key")
-    return "changed" if fields["unique_key"] == rule.key(row.key)[1:] else "foreign"
+    rules = [rule_of(name, None, {**key, "max_wait": None}) for name in names]
+    keys = {rule.key(row.key)[1:] for rule in rules if rule is not None}
+    return "changed" if fields["unique_key"] in keys else "foreign"
 
 
 def drop_present_rows(options: WriteOptions, queue: str, batches: Batches) -> Batches:

@@ -25,6 +25,7 @@ from celery_delayq.spark.access import URL_VARIABLES, Access, open_client
 from celery_delayq.spark.archive.rows import of_source
 from celery_delayq.spark.options import JobOptions, ReadOptions, option
 from celery_delayq.spark.read.filters import RowFilter
+from celery_delayq.spark.read.readers import row_filter_of
 from celery_delayq.spark.read.tables import read_table
 from celery_delayq.spark.report import terminal
 from celery_delayq.spark.report.figures import Load, LoadAhead, RunReport, step_for
@@ -89,7 +90,7 @@ class ReportOptions(JobOptions):
 
     def wanted(self) -> RowFilter:
         """Return the filter of runs."""
-        return RowFilter.of(ReadOptions.of(self.reading("history")))
+        return row_filter_of(ReadOptions.of(self.reading("history")))
 
     def check(self) -> None:
         """Raise :class:`ConfigError` if an option is wrong."""
@@ -236,9 +237,9 @@ class _ReportJob:
             )
         if "source" in rows.columns:  # sums over several brokers are meaningless
             rows = of_source(rows, self._options.source)
-        for name, value in (("task", self._options.task), ("queue", self._options.queue)):
-            if value is not None:
-                rows = rows.where(F.col(name) == value)
+        for name, values in (("task", wanted.tasks), ("queue", wanted.queues)):
+            if values is not None:
+                rows = rows.where(F.col(name).isin(*values))
         for bound, is_in in ((wanted.low, operator.ge), (wanted.high, operator.le)):
             if bound is None:
                 continue

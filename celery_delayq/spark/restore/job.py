@@ -243,7 +243,8 @@ def _put_entries(
         except ValueError as exc:
             return f"{fields['queue']} {str(fields['id'])[:80]!r}: {exc}"
 
-    rows = meant_of(((0, row_of(fields)) for fields in page), report, options.filter())
+    lines = ((0, row_of(fields)) for fields in page)
+    rows = meant_of(lines, report, options.filter(), delayq.session.renames)
     if rows:
         schedule.put(delayq.session, rows, report, skip=options.overdue == "skip")
 
@@ -256,7 +257,8 @@ def _put_dead_letters(
         changed = f"id {row.id[:80]!r}: the row is not as it was written"
         return row if row.digest == fields["digest"] else changed
 
-    rows = meant_of(((0, row_of(fields)) for fields in page), report, options.dead_filter())
+    lines = ((0, row_of(fields)) for fields in page)
+    rows = meant_of(lines, report, options.dead_filter(), delayq.session.renames)
     dead_letter_restore.restore_of(delayq.session)(rows, report)
 
 

@@ -12,6 +12,7 @@ from celery import Celery
 
 from celery_delayq.app import DelayQ
 from celery_delayq.integration.context import to_send
+from celery_delayq.model.names import renames_of
 from celery_delayq.schedule.items import ItemOutcome, ItemReader, ManyFailed
 from celery_delayq.schedule.message_factory import MessageFactory
 from celery_delayq.schedule.message_template import Routed, Template
@@ -182,5 +183,5 @@ def queue_of(app: Celery, options: WriteOptions) -> str | None:
     """Return the queue of all rows, None if an exchange chooses the queue."""
     if options.queue is not None:
         return options.queue
-    queue = app.amqp.router.route({}, options.task).get("queue")
+    queue = app.amqp.router.route({}, renames_of(app).of(options.task)).get("queue")
     return None if queue is None else str(queue.name)

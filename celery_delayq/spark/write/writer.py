@@ -158,11 +158,11 @@ def write(rows: DataFrame, options: Mapping[str, str]) -> Mapping[str, Any]:
 
 
 def _check_task(options: WriteOptions) -> None:
-    """Raise :class:`ConfigError` if the app has no task of that name."""
+    """Raise :class:`ConfigError` if the app has no task of that name or former name."""
     with open_client(options.access) as delayq:
         app = delayq.app
         app.loader.import_default_modules()
-        if options.task not in app.tasks:
+        if delayq.session.renames.of(options.task) not in app.tasks:
             known = sorted(name for name in app.tasks if not name.startswith("celery."))
             raise ConfigError(
                 f"task={options.task!r} is no task of the app {options.access.app}; it knows: "

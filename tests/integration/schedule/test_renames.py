@@ -12,11 +12,11 @@ from celery import Celery
 
 from celery_delayq import DelayQ
 from celery_delayq.errors import UniqueConflict
-from celery_delayq.model.dead_letter import DeadFilter
 from celery_delayq.model.scheduled import Filter, Outcome
 from tests.apps.renamed_tasks import VERSIONS, extend
 from tests.integration.conftest import MakeApp
 from tests.support.cli import CommandLine
+from tests.support.dead_letters import fill
 
 Version = Callable[[str], DelayQ]
 
@@ -197,11 +197,24 @@ def test_many_calls_have_the_unique_keys_of_former_names(client: Version) -> Non
     }
 
 
-def test_a_dead_filter_matches_former_names(client: Version) -> None:
-    new = client("renamed")
-    renames = new.session.renames
-    assert renames.names("mail.remind") == ("mail.remind", "shop.remind")
-    assert new.count_dead(DeadFilter(task="mail.remind")) == 0
+def test_databases_find_former_names(client: Version, tmp_path: Path) -> None:
+    old, new = client("before"), client("renamed")
+    place, task = f"sqlite:///{tmp_path}/rows.db", "mail.remind"
+    for name in ("shop", "mail"):
+        fill(new, 1, task=f"{name}.remind", queue=name)
+    sent = [send(delayq, "remind", "x").id for delayq in (old, new)]
+    send(new, "total", "other")
+
+    assert new.export_to(place).entries == 3
+    assert [*map(new.cancel, sent)] == [Outcome.DONE] * 2
+    assert new.import_from(place, task=task, dry_run=True).outcomes == {"scheduled": 2}
+    assert old.import_from(place, task=task, dry_run=True).outcomes == {"scheduled": 1}
+    assert new.export_to(place, task=task, prune=True).pruned == 2
+    assert old.archive_dead(place, task=task).moved == 1
+    assert new.archive_dead(place, task=task).moved == 1
+    assert old.import_dead(place, task=task, dry_run=True).outcomes == {"restored": 1}
+    assert new.import_dead(place, task=task).outcomes == {"restored": 2}
+    assert new.count_dead(task=task) == 2
 
 
 def test_messages_of_an_app_without_former_names_have_no_note_of_them(

@@ -66,7 +66,8 @@ def test_what_is_moved_while_parts_are_read_is_in_one_of_them(
     items = ({"id": id, "args": (1, 1), "eta": later(n)} for n, id in enumerate(ids))
     delayq.schedule_many(items, task=app.tasks["tasks.add"])
     stores = delayq.session.stores
-    parts = plan(stores, RowFilter("scheduled", task=task), 6, 1)
+    tasks = None if task is None else frozenset({task})
+    parts = plan(stores, RowFilter("scheduled", tasks=tasks), 6, 1)
     rows = TableRows({"id": "STRING"})
 
     found: list[str] = []

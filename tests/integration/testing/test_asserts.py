@@ -13,6 +13,7 @@ from kombu import pools
 
 from celery_delayq import DelayQ
 from celery_delayq.errors import InvalidETA, InvalidFilter, TravelError
+from celery_delayq.model.names import Renames
 from celery_delayq.testing import (
     assert_not_scheduled,
     assert_scheduled,
@@ -56,6 +57,18 @@ def test_each_part_counts(delayq_time: TimeTravel, delayq_app: Celery) -> None:
     assert [each.id for each in scheduled()] == [each.id for each in scheduled("note")]
     with pytest.raises(InvalidETA):
         assert_scheduled(task, at="soon")
+
+
+def test_a_task_is_found_under_its_former_name(delayq_time: TimeTravel, delayq_app: Celery) -> None:
+    task = delayq_app.tasks["note"]
+    delayq_app.send_task("remark", ("ada",), countdown=3600)
+    assert_not_scheduled(task)
+
+    Renames({"remark": "note"}).share(delayq_app)
+
+    [entry] = assert_scheduled(task, args=["ada"])
+    assert (entry.task, scheduled(task)) == ("remark", [entry])
+    assert_not_scheduled("other")
 
 
 #: Slips with which `assert_not_scheduled` would always hold, and what the error says.

@@ -7,6 +7,7 @@ from celery import Celery
 
 from celery_delayq import DelayQ
 from celery_delayq.errors import ConfigError
+from celery_delayq.integration import not_run
 from celery_delayq.model.names import Renames, renames_of
 from celery_delayq.model.unique import renamed_key
 
@@ -67,6 +68,7 @@ def test_an_app_finds_a_task_by_its_former_name_and_lists_it_once() -> None:
     assert app.tasks["shop.old"] == app.tasks["shop.new"] == new
     assert "shop.old" not in app.tasks
     assert app.signature("shop.old").type == new
+    assert not_run._task_of(app, "shop.old") == new
     for unknown in ("shop.gone", "shop.unknown"):
         with pytest.raises(app.tasks.NotRegistered, match=unknown):
             app.tasks[unknown]

@@ -26,6 +26,7 @@ from pyspark.sql.datasource import (
 
 from celery_delayq.errors import ConfigError
 from celery_delayq.model.history import place_of
+from celery_delayq.model.names import Renames
 from celery_delayq.spark.arrow import arrow_schema
 from celery_delayq.spark.options import ReadOptions
 from celery_delayq.spark.read.filters import RowFilter
@@ -191,7 +192,22 @@ def test_filters_are_all_to_hold() -> None:
     task = EqualTo(("task",), "one")
     other = EqualTo(("task",), "two")
 
-    left = it.pushFilters([In(("queue",), ("a", "b")), LessThan(DUE, NINE), task, other])
+    assert it.pushFilters([In(("queue",), ("a", "b")), LessThan(DUE, NINE), task]) == []
+    assert it._wanted == RowFilter("scheduled", frozenset({"b"}), frozenset({"one"}), MS, MS - 1)
+    assert it.pushFilters([other]) == []
+    assert it._wanted.tasks == frozenset()
 
-    assert left == [other]
-    assert it._wanted == RowFilter("scheduled", frozenset({"b"}), "one", MS, MS - 1)
+
+def test_the_option_task_also_means_its_former_names() -> None:
+    renames = Renames({"old": "new", "older": "new"})
+
+    def tasks(task: str | None) -> frozenset[str] | None:
+        given = {} if task is None else {"task": task}
+        return RowFilter.of(ReadOptions.of({"url": "delayq+redis://x", **given}), renames).tasks
+
+    assert tasks("new") == frozenset({"new", "old", "older"})
+    assert tasks("old") == frozenset({"old"})
+    assert tasks(None) is None
+    narrowed = RowFilter("scheduled", tasks=tasks("new")).narrowed(EqualTo(("task",), "old"))
+    assert narrowed == RowFilter("scheduled", tasks=frozenset({"old"}))
+    assert [*filter(RowFilter("ready", tasks=tasks("new")).conditions()["task"], "ab")] == []

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from celery_delayq.errors import RecordError, TransferError
 from celery_delayq.model.envelope import Due, Entry, Record
 from celery_delayq.model.lookup import PAUSED_OFFSET_MS, ListedEntry, Name
+from celery_delayq.model.names import NO_RENAMES
 from celery_delayq.model.scheduled import Filter
 from celery_delayq.store.keys import Layout
 from celery_delayq.transfer import export_format, jsonl, schedule, schedule_row
@@ -315,7 +316,10 @@ def test_a_device_is_written_to_and_stays_one() -> None:
     ],
 )
 def test_another_url_is_refused_without_its_password(url: str, reason: str) -> None:
-    for opened in (schedule._writing(url, Filter(), prune=False), schedule.reading(url, Filter())):
+    for opened in (
+        schedule._writing(url, Filter(), NO_RENAMES, prune=False),
+        schedule.reading(url, Filter(), NO_RENAMES),
+    ):
         with pytest.raises(TransferError, match=reason) as caught:
             opened.__enter__()
         assert "hunter2" not in str(caught.value)
@@ -327,19 +331,19 @@ def test_without_sqlalchemy_the_error_says_what_to_install(monkeypatch: pytest.M
     monkeypatch.setitem(sys.modules, "sqlalchemy", None)
 
     with pytest.raises(TransferError, match=r'pip install "celery-delayq\[sql\]"'):
-        schedule._writing("sqlite:///a.db", Filter(), prune=False)
+        schedule._writing("sqlite:///a.db", Filter(), NO_RENAMES, prune=False)
 
 
 def test_without_its_driver_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "psycopg", None)
 
     with pytest.raises(TransferError, match=r'pip install "celery-delayq\[sql\]" "psycopg'):
-        schedule.reading("postgres://localhost/x", Filter()).__enter__()
+        schedule.reading("postgres://localhost/x", Filter(), NO_RENAMES).__enter__()
 
 
 def test_a_file_cannot_be_pruned() -> None:
     with pytest.raises(TransferError, match="only rows of a database"):
-        schedule._writing("a.jsonl", Filter(), prune=True)
+        schedule._writing("a.jsonl", Filter(), NO_RENAMES, prune=True)
 
 
 def test_a_filter_is_reported_as_it_was_given() -> None:
