@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -10,7 +11,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import uuid4
 
-from celery_delayq.deadletters.client import DeadLetters
+from celery_delayq.deadletters.search import places_in_redis
 from celery_delayq.errors import ConfigError, DelayQError, InvalidCursor, RecordError
 from celery_delayq.integration.send_task import imported_tasks
 from celery_delayq.model import envelope
@@ -25,7 +26,7 @@ from celery_delayq.model.changes.calls import (
     is_same,
 )
 from celery_delayq.model.changes.record import edited_record
-from celery_delayq.model.dead_letter import DeadFilter, DeadLetter
+from celery_delayq.model.dead_letter import DeadFilter, DeadLetter, DeadLetterCursor
 from celery_delayq.model.envelope import Record
 from celery_delayq.model.lookup import (
     EntryCondition,
@@ -34,7 +35,6 @@ from celery_delayq.model.lookup import (
     Position,
     StatusCode,
     Swap,
-    to_bytes,
 )
 from celery_delayq.model.names import check_name, filter_of
 from celery_delayq.model.payload import json_form
@@ -139,6 +139,8 @@ class RewriteReport:
         Number of those with changes, by outcome.
     undecoded : int
         Messages that the process cannot decode: the calls inside them were not looked at.
+    unknown : int
+        Messages that are unreadable, or of protocol 1: no name of a task was found in them.
     failed : int
         Number of those for which the function, or the change, raised an error. They are unchanged.
     failures : list[RewriteOutcome]
@@ -154,6 +156,7 @@ class RewriteReport:
     looked: int = 0
     outcomes: Counter[Outcome] = field(default_factory=Counter)
     undecoded: int = 0
+    unknown: int = 0
     failed: int = 0
     failures: list[RewriteOutcome] = field(default_factory=list)
     pauses: list[str] = field(default_factory=list)
@@ -178,6 +181,7 @@ class RewriteReport:
             "looked": self.looked,
             "outcomes": {str(outcome): number for outcome, number in self.outcomes.items()},
             "undecoded": self.undecoded,
+            "unknown": self.unknown,
             "failed": self.failed,
             "failures": [each.as_dict() for each in self.failures],
             "pauses": self.pauses,
@@ -197,28 +201,31 @@ class RewriteReport:
 class _Cursor(NamedTuple):
     """The place behind the last message that was looked at.
 
-    *key* is its due time, or that of its death (ms). *name* is that of the entry, the id of the
-    dead letter, or the name of the periodic entry. *began* is the time at which the reading of the
-    schedule began (µs).
+    *key* is its due time (ms), or the score of the dead letter in the index by time of death.
+    *name* is that of the entry, the id of the dead letter, or the name of the periodic entry.
+    *began* is the time at which the reading of the schedule began (µs).
     """
 
     place: WaitingPlace
     queue: str = ""
-    key: int = 0
+    key: float = 0
     name: str = ""
     began: int = 0
 
     def pack(self, what: str) -> str:
         """Return the cursor as a text that is valid for the same rewrite only."""
-        return pack_cursor([what, *self])
+        # JSON has no infinite numbers, and a score may be one.
+        key = repr(self.key)
+        return pack_cursor([what, self.place, self.queue, key, self.name, self.began])
 
     @classmethod
     def unpack(cls, text: Any, what: str) -> _Cursor:
         """Read what :meth:`pack` wrote (InvalidCursor)."""
         try:
             packed, place, queue, key, name, began = unpack_cursor(text)
-            cursor = cls(place, str(queue), int(key), str(name), int(began))
-            if place not in _PLACES:
+            cursor = cls(place, str(queue), float(key), str(name), int(began))
+            is_score = place == "dead" and not math.isnan(cursor.key)
+            if place not in _PLACES or not (is_score or math.isfinite(cursor.key)):
                 raise ValueError(place)
         except FOREIGN_ERRORS as exc:
             raise InvalidCursor(
@@ -301,6 +308,7 @@ def rename(
     return run.make()
 
 
+@names_arguments
 def rewrite(
     session: Session,
     /,
@@ -456,7 +464,7 @@ class _Run:
             if name >= cursor.queue:
                 start = None
                 if name == cursor.queue:
-                    start = Position.of(cursor.key, cursor.name, None)
+                    start = Position.of(int(cursor.key), cursor.name, None)
                 yield from self._of_queue(name, layouts[name], where, start, began)
 
     def _of_queue(
@@ -522,25 +530,21 @@ class _Run:
         """Rewrite the dead letters from a cursor on; yield the cursor behind each batch."""
         if self._is_schedule_only:
             return
-        filter = self._filter
-        dead_letters = DeadLetters(self._session)
-        wanted = DeadFilter(filter.queue, died_from=moment(cursor.key) if cursor.key else None)
-        self._count_total(dead_letters.count(wanted))
-
-        def is_behind(each: DeadLetter) -> bool:
-            is_later = each.dead_lettered.died_ms != cursor.key
-            place = cursor.queue, to_bytes(cursor.name)
-            return is_later or (each.queue, to_bytes(each.id)) > place
-
-        behind = (each for each in dead_letters(wanted) if is_behind(each))
-        for some in portions(behind, DEAD_LETTER_BATCH, lambda each: len(each.dead_lettered.data)):
+        after = DeadLetterCursor()
+        if cursor.queue:
+            after = DeadLetterCursor(cursor.key, cursor.queue, cursor.name)
+        places = places_in_redis(self._session.ask, DeadFilter(self._filter.queue), after)
+        self._count_total(places.total or 0)
+        for some in portions(
+            places.found, DEAD_LETTER_BATCH, lambda place: len(place[1].dead_lettered.data)
+        ):
             by_queue: dict[str, list[DeadLetter]] = {}
-            for each in some:
+            for _, each in some:
                 by_queue.setdefault(each.queue, []).append(each)
             for queue, its in by_queue.items():
                 self._rewrite_dead_letters(queue, its)
-            last = some[-1]
-            yield _Cursor("dead", last.queue, last.dead_lettered.died_ms, last.id)
+            score, last = some[-1]
+            yield _Cursor("dead", last.queue, score, last.id)
 
     def _rewrite_dead_letters(self, queue: str, dead_letters: Sequence[DeadLetter]) -> None:
         found: list[tuple[RewriteOutcome, Swap]] = []
@@ -606,6 +610,7 @@ class _Run:
         self.report.looked += 1
         message = _task_message(data)
         if message is None:
+            self.report.unknown += 1
             return None
         outcome = RewriteOutcome(call.place, call.queue, call.id, (), None)
         try:

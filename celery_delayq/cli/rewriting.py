@@ -218,6 +218,9 @@ class _Outcomes:
         if report.undecoded:
             decoded = number_of(report.undecoded, "message was", "messages were")
             self._output.print(f"{decoded} not decoded. --unpickle decodes them.")
+        if report.unknown:
+            unknown = number_of(report.unknown, "message", "messages")
+            self._output.print(f"{unknown} cannot be told: unreadable, or of protocol 1.")
         for name in report.pauses:
             state = "would be" if report.dry_run else "is"
             self._output.print(Text(f"Task {spelled(name)} {state} paused, as its old name is."))

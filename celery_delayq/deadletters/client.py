@@ -20,6 +20,7 @@ from celery_delayq.deadletters.replay import (
 )
 from celery_delayq.deadletters.search import (
     MAX_SEARCHED,
+    DeadLetterPlaces,
     DeadLetterSearch,
     Progress,
     found_pages,
@@ -60,7 +61,7 @@ from celery_delayq.store.scripting.calls import Call
 from celery_delayq.store.scripting.pipelining import PipelinedCalls
 from celery_delayq.store.session import Session
 from celery_delayq.store.stores import Stores
-from celery_delayq.utils.delegation import names_arguments
+from celery_delayq.utils.delegation import methods_name_arguments
 from celery_delayq.utils.numbers import is_finite
 from celery_delayq.utils.portions import portions
 
@@ -105,6 +106,7 @@ class Change(NamedTuple):
         return status_codes
 
 
+@methods_name_arguments
 class DeadLetters:
     """Dead letters: list, replay, purge. Called as ``delayq.dead_letters``."""
 
@@ -185,9 +187,8 @@ class DeadLetters:
         after = DeadLetterCursor()
         if cursor is not None:
             after = DeadLetterCursor.unpack(cursor, filter)
-        places, until = self._places(filter, after)
-        search = DeadLetterSearch(self._session, filter)
-        yield from found_pages(places, filter, search, until, limit=limit, most_looked=most_looked)
+        places, search = self._places(filter, after), DeadLetterSearch(self._session, filter)
+        yield from found_pages(places, filter, search, limit=limit, most_looked=most_looked)
 
     def _iterate(
         self,
@@ -201,8 +202,8 @@ class DeadLetters:
 
         With *ahead*, if only one queue matches, pages are read ahead on a connection of their own.
         """
-        places, _ = self._places(filter, DeadLetterCursor(), ahead=ahead, progress=progress)
-        found = (each for _, each in places)
+        places = self._places(filter, DeadLetterCursor(), ahead=ahead, progress=progress)
+        found = (each for _, each in places.found)
         if filter.is_by_place:
             return found
         search = search or DeadLetterSearch(self._session, filter)
@@ -215,7 +216,7 @@ class DeadLetters:
         *,
         ahead: bool = False,
         progress: Progress | None = None,
-    ) -> tuple[Iterator[tuple[float, DeadLetter]], int | None]:
+    ) -> DeadLetterPlaces:
         """Return what :func:`.search.places_in_redis` returns."""
         return places_in_redis(self._ask, filter, after, ahead=ahead, progress=progress)
 
@@ -285,7 +286,6 @@ class DeadLetters:
         low, high = filter.range_ms()
         return sum(self._ask(lambda stores: counts_of(stores, filter.queue, low, high)).values())
 
-    @names_arguments
     def replay(
         self,
         dead_letter: DeadLetter | str,

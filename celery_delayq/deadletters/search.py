@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple, TypeVar
 
 from celery_delayq.model.dead_letter import DeadFilter, DeadLetter, DeadLetterCursor
 from celery_delayq.model.scheduled import Page
 from celery_delayq.schedule.search import search_of
 from celery_delayq.store.control import MAX_PAGE_BYTES
+from celery_delayq.store.dead_letters import DeadLetterExtent
 from celery_delayq.store.paging import Ask, queues_of
 from celery_delayq.store.session import Session
 from celery_delayq.store.stores import Stores
@@ -25,6 +26,10 @@ MAX_SEARCHED = 10_000
 
 #: Dead letters after which :data:`Progress` is called.
 PROGRESS_DEAD_LETTERS = 100
+
+#: Dead letters of the first page of a queue, if several queues are read. Each further page has
+#: twice as many.
+FIRST_PAGE = 10
 
 
 class DeadLetterSearch:
@@ -53,11 +58,28 @@ class DeadLetterSearch:
         return verdict is True
 
 
+class DeadLetterPlaces(NamedTuple):
+    """Dead letters that are read as the iterator goes on.
+
+    Attributes
+    ----------
+    found : Iterator[tuple[float, DeadLetter]]
+        The dead letters, with their scores in the index by time of death.
+    total : int | None
+        Number of dead letters to read; None if unknown.
+    until : int | None
+        The latest possible time of their deaths (ms); None if unknown.
+    """
+
+    found: Iterator[tuple[float, DeadLetter]]
+    total: int | None = None
+    until: int | None = None
+
+
 def found_pages(
-    places: Iterator[tuple[float, DeadLetter]],
+    places: DeadLetterPlaces,
     filter: DeadFilter,
     search: DeadLetterSearch,
-    until: int | None,
     *,
     limit: int | None,
     most_looked: int,
@@ -68,17 +90,15 @@ def found_pages(
 
     Parameters
     ----------
-    places : Iterator[tuple[float, DeadLetter]]
-        The dead letters to search, with their scores in the index.
-    until : int | None
-        The latest time of death (ms) that all pages have.
+    places : DeadLetterPlaces
+        The dead letters to search.
     limit : int | None
         Most dead letters of all pages together; None for all.
     """
     found: list[DeadLetter] = []
     looked = size = unknown_before = 0
     rest, cursor = limit, DeadLetterCursor()
-    for score, each in places:
+    for score, each in places.found:
         is_complete = rest is not None and len(found) >= rest
         if is_complete or looked >= most_looked or size >= MAX_PAGE_BYTES:
             yield Page(found, cursor.pack(filter), looked, search.unknown - unknown_before)
@@ -88,7 +108,7 @@ def found_pages(
             found, looked, size, unknown_before = [], 0, 0, search.unknown
         looked += 1
         offset = getattr(each, "offset", -1)
-        cursor = DeadLetterCursor(score, each.queue, each.id, offset, until)
+        cursor = DeadLetterCursor(score, each.queue, each.id, offset, places.until)
         if search.selects(each):
             found.append(each)
             size += len(each.dead_lettered.data)
@@ -102,41 +122,84 @@ def places_in_redis(
     *,
     ahead: bool = False,
     progress: Progress | None = None,
-) -> tuple[Iterator[tuple[float, DeadLetter]], int | None]:
-    """Return an iterator over the dead letters of a filter's queue and time behind a cursor,
-    with their scores, and the latest possible time of their deaths (ms).
+) -> DeadLetterPlaces:
+    """Return the dead letters of a filter's queue and time behind a cursor.
+
+    A queue is read when its first dead letter is next: a page of many queues reads few of them.
     """
     low, high = filter.range_ms()
     if after.until is not None:
         high = after.until
 
-    def with_dead_letters(stores: Stores) -> dict[str, tuple[int, int | None]]:
-        found = stores.run_each(
-            queues_of(stores, filter.queue),
-            lambda store, queue: store.dead_letters.extent_steps(queue, low, high),
-        )
-        return {queue: each for queue, each in found.items() if each[0]}
+    def begin_of(queue: str) -> tuple[float | None, bytes] | None:
+        return after.begin_of(queue) if after.queue else (low, b"")
 
-    queues = ask(with_dead_letters)
-    ahead = ahead and len(queues) == 1
+    def with_dead_letters(stores: Stores) -> dict[str, DeadLetterExtent]:
+        begins = {queue: begin_of(queue) for queue in queues_of(stores, filter.queue)}
+        scores = {queue: begin[0] for queue, begin in begins.items() if begin is not None}
+        found = stores.run_each(
+            scores,
+            lambda store, queue: store.dead_letters.extent_steps(queue, scores[queue], high),
+        )
+        return {queue: each for queue, each in found.items() if each.number}
+
+    extents = ask(with_dead_letters)
+    is_one = len(extents) == 1
 
     def of_queue(queue: str) -> Iterator[tuple[float, DeadLetter]]:
-        dead_letters = ask(lambda stores: stores.of(queue).dead_letters)
-        begin: tuple[float | None, bytes] | None = low, b""
-        if after.queue:
-            begin = after.begin_of(queue)
+        begin = begin_of(queue)
         if begin is None:
-            return iter(())
-        score, id = begin
-        _, died_to = queues[queue]
-        found = dead_letters.places(queue, score, died_to, after=id, ahead=ahead, ask=ask)
-        return ((score, DeadLetter.of(queue, record)) for page in found for score, record in page)
+            return
+        dead_letters = ask(lambda stores: stores.of(queue).dead_letters)
+        died_from, id = begin
+        pages = dead_letters.places(
+            queue,
+            died_from,
+            extents[queue].last_ms,
+            after=id,
+            first_page=None if is_one else FIRST_PAGE,
+            ahead=ahead and is_one,
+            ask=ask,
+        )
+        for page in pages:
+            for score, record in page:
+                yield score, DeadLetter.of(queue, record)
 
-    found = heapq.merge(*map(of_queue, queues), key=lambda each: (each[0], each[1].queue))
-    total = sum(number for number, _ in queues.values())
-    latest = [math.inf if died_to is None else died_to for _, died_to in queues.values()]
+    found = merged({queue: each.first for queue, each in extents.items()}, of_queue)
+    total = sum(each.number for each in extents.values())
+    latest = [math.inf if each.last_ms is None else each.last_ms for each in extents.values()]
     until = max(latest, default=math.inf)
-    return counted(found, progress, total), None if math.isinf(until) else int(until)
+    return DeadLetterPlaces(
+        counted(found, progress, total), total, None if math.isinf(until) else int(until)
+    )
+
+
+def merged(
+    firsts: Mapping[str, float], of_queue: Callable[[str], Iterator[tuple[float, T]]]
+) -> Iterator[tuple[float, T]]:
+    """Yield the items of several queues by score, and by queue if scores are equal.
+
+    Parameters
+    ----------
+    firsts : Mapping[str, float]
+        For each queue a score that its first item has at least.
+    of_queue : Callable[[str], Iterator[tuple[float, T]]]
+        Returns the items of a queue with their scores. Called when its first item may be next.
+    """
+    # A queue occurs once, so items are never compared.
+    heap: list[tuple[float, str, tuple[T, ...], Iterator[tuple[float, T]] | None]]
+    heap = [(score, queue, (), None) for queue, score in firsts.items()]
+    heapq.heapify(heap)
+    while heap:
+        score, queue, items, rest = heap[0]
+        for item in items:
+            yield score, item
+        rest = of_queue(queue) if rest is None else rest
+        following = next(rest, None)
+        if following is None:
+            heapq.heappop(heap)
+        else:
+            heapq.heapreplace(heap, (following[0], queue, (following[1],), rest))
 
 
 def counted(found: Iterable[T], progress: Progress | None, total: int | None) -> Iterator[T]:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 from uuid import uuid4
 
 from celery_delayq.deadletters.client import DeadLetters, InPlace
 from celery_delayq.deadletters.replay import ReplayChanges, make_replays, replay_message
-from celery_delayq.deadletters.search import DeadLetterSearch, Progress, counted
+from celery_delayq.deadletters.search import DeadLetterPlaces, DeadLetterSearch, Progress, counted
 from celery_delayq.integration.not_run import note_purged
 from celery_delayq.model.dead_letter import (
     DeadFilter,
@@ -50,11 +50,11 @@ class StreamDeadLetters(DeadLetters):
         *,
         ahead: bool = False,  # noqa: ARG002
         progress: Progress | None = None,
-    ) -> tuple[Iterator[tuple[float, DeadLetter]], int | None]:
+    ) -> DeadLetterPlaces:
         """Read the stream behind the offset of a cursor. Its dead letters have no scores."""
         read = counted(self._connection.read(first=after.offset + 1), progress, None)
         every = map(_streamed, read)
-        return ((0.0, each) for each in every if is_in_place(each, filter)), None
+        return DeadLetterPlaces((0.0, each) for each in every if is_in_place(each, filter))
 
     @property
     def _connection(self) -> Any:

@@ -80,6 +80,25 @@ class ChangedInPlace(NamedTuple):
         return cls(int(number), found, float(last_died), more == b"1")
 
 
+class DeadLetterExtent(NamedTuple):
+    """The extent of the dead letters of a queue that died between two times.
+
+    Attributes
+    ----------
+    number : int
+        Their number.
+    first : float
+        The first time of a death, in ms since 1970; infinite without one.
+    last_ms : int | None
+        The latest possible time of their deaths, in ms: all later dead letters die after it. None
+        without one.
+    """
+
+    number: int
+    first: float
+    last_ms: int | None
+
+
 def read_codes(reply: bytes) -> list[StatusCode]:
     """Return the outcome of each dead letter in the reply of a script."""
     return cast("list[StatusCode]", list(reply.decode()))
@@ -128,6 +147,7 @@ class DeadLetterStore(StorePart):
         page: int = PAGE_DEAD_LETTERS,
         *,
         after: bytes = b"",
+        first_page: int | None = None,
         ahead: bool = False,
         ask: Ask | None = None,
     ) -> Iterator[list[tuple[float, DeadLetterRecord]]]:
@@ -143,6 +163,9 @@ class DeadLetterStore(StorePart):
             Most dead letters of a page.
         after : bytes
             Begin behind the dead letter with this id that died at *died_from*; ``b""`` for none.
+        first_page : int | None
+            Most dead letters of the first page; each further page has twice as many, up to *page*.
+            None: all have *page*.
         ahead : bool
             Whether Redis reads the next page while the caller handles this page. The iterator then
             uses a separate connection until its end.
@@ -154,9 +177,12 @@ class DeadLetterStore(StorePart):
         low: float | str = "-inf" if died_from is None else died_from
         high: float | str = "+inf" if died_to is None else died_to
         replies: deque[Any] = deque()
+        size = page if first_page is None else first_page
 
         def send() -> None:
-            call = self._new_call("deadletters/page", queue, [low, high, page, after])
+            nonlocal size
+            call = self._new_call("deadletters/page", queue, [low, high, size, after])
+            size = min(page, 2 * size)
             if line is None:
                 replies.append(ask(lambda runners: runners.of(queue).run(call)))
             else:
@@ -197,7 +223,7 @@ class DeadLetterStore(StorePart):
         return found[0] if found else None
 
     def count_steps(
-        self, queue: str, died_from: int | None = None, died_to: int | None = None
+        self, queue: str, died_from: float | None = None, died_to: int | None = None
     ) -> Steps[int]:
         """Return the number of a queue's dead letters that died between two times (ms)."""
         low: float | str = "-inf" if died_from is None else died_from
@@ -208,26 +234,26 @@ class DeadLetterStore(StorePart):
     count = ran(count_steps)
 
     def extent_steps(
-        self, queue: str, died_from: int | None, died_to: int | None
-    ) -> Steps[tuple[int, int | None]]:
-        """Return the number of dead letters that died between two times, and the latest possible
-        time of their deaths (ms). All later dead letters die after that time.
-        """
+        self, queue: str, died_from: float | None, died_to: int | None
+    ) -> Steps[DeadLetterExtent]:
+        """Return the extent of the dead letters that died between two times (ms)."""
         number = yield from self.count_steps(queue, died_from, died_to)
         if not number:
-            return 0, died_to
+            return DeadLetterExtent(0, math.inf, died_to)
+        dead_at = self._keys.queue(queue).dead_at
+        low: float | str = "-inf" if died_from is None else died_from
+        some = yield Command.of("ZRANGEBYSCORE", dead_at, low, "+inf", "WITHSCORES", "LIMIT", 0, 1)
+        first = _last_score(some) if some else math.inf  # removed meanwhile
         last_ms = clock_us((yield time_command())) // 1000
         # If the clock was set back, or after a failover, some dead letters died later than now.
-        dead_at = self._keys.queue(queue).dead_at
         if (yield Command.of("ZCOUNT", dead_at, last_ms + 1, "+inf")):
-            newest = (yield Command.of("ZRANGE", dead_at, -1, -1, "WITHSCORES"))[-1]
-            at = float(newest[-1] if isinstance(newest, list) else newest)
+            at = _last_score((yield Command.of("ZRANGE", dead_at, -1, -1, "WITHSCORES")))
             if math.isinf(at):  # other code wrote this score: there is no latest time
-                return number, died_to
+                return DeadLetterExtent(number, first, died_to)
             last_ms = int(at)
         if died_to is not None:
             last_ms = min(last_ms, died_to)
-        return number, last_ms
+        return DeadLetterExtent(number, first, last_ms)
 
     def replay_call(
         self, queue: str, to: str, layout: Layout, dead_letters: Sequence[Replay], token: str
@@ -401,3 +427,9 @@ class DeadLetterStore(StorePart):
         if cast(int, client.pttl(key)) > turn_ms:
             client.pexpire(key, turn_ms)  # the clock was set back
         return bool(client.get(key) == who.encode())
+
+
+def _last_score(found: Any) -> float:
+    """Return the score of the last member in a reply with scores."""
+    last = found[-1]
+    return float(last[-1] if isinstance(last, list) else last)

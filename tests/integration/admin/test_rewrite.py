@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from celery import Celery
+from redis import Redis
 
 from celery_delayq import DelayQ, Limit
 from celery_delayq.admin import rewrite as module
@@ -17,11 +18,12 @@ from celery_delayq.admin.rewrite import PAGE_ENTRIES, RewriteOutcome, RewriteRep
 from celery_delayq.errors import ConfigError, InvalidCursor, InvalidFilter
 from celery_delayq.model.changes.body import Body
 from celery_delayq.model.changes.calls import WaitingCall
+from celery_delayq.model.compat.binding import Verdict
 from celery_delayq.model.scheduled import Outcome
 from celery_delayq.store import control
 from tests.integration.admin.conftest import Version
 from tests.integration.conftest import MakeApp
-from tests.support.dead_letters import AT, details, message, stored
+from tests.support.dead_letters import AT, details, message, packed, stored
 from tests.support.lazy import TASK, is_imported, lazy_app
 
 
@@ -290,6 +292,91 @@ def test_an_interrupted_rewrite_continues(client: Version, pages: int) -> None:
 
     assert looked + report.looked == 2 * (PAGE_ENTRIES + 10)
     assert set(map(str, kwargs_of(after).values())) == {"{'more': 'b'}"}
+
+
+def keep_dead(delayq: DelayQ, id: str, data: bytes, queue: str = "celery", at: int = AT) -> None:
+    delayq.store.register(queue)
+    delayq.store.dead_letters.restore(queue, [(id, at, data)])
+
+
+@pytest.mark.parametrize("stop", range(1, 9))
+def test_a_rewrite_continues_behind_any_dead_letter(
+    client: Version, redis: Redis, monkeypatch: pytest.MonkeyPatch, stop: int
+) -> None:
+    """An unreadable one has no time of death of its own, and a score may be infinite."""
+    monkeypatch.setattr(module, "DEAD_LETTER_BATCH", 1)
+    after = client("after")
+    readable = []
+    for number, score in enumerate(("-inf", "0", f"{AT}", f"{AT}", f"{AT}.5", "inf", "inf", "5")):
+        id, queue = f"id-{number}", ("celery", "mail")[number % 2]
+        if number % 3 == 1:
+            data = b"\xff no dead letter"
+        else:
+            readable.append(id)
+            data = stored(AT, "it failed", message(id, "mail.remind"))
+        keep_dead(after, id, data, queue)
+        redis.zadd(f"{{{queue}}}:dead_at", {id: float(score)})
+    called: list[str] = []
+    latest: list[RewriteReport] = []
+
+    def note(call: WaitingCall) -> None:
+        called.append(call.id)
+
+    def progress(report: RewriteReport) -> None:
+        latest.append(report)
+        if report.looked == stop:
+            raise Interrupted
+
+    with pytest.raises(Interrupted):
+        after.rewrite(note, progress=progress)
+    report = after.rewrite(note, resume=latest[-1].cursor)
+
+    assert sorted(called) == readable
+    assert latest[-1].looked + report.looked == 8
+    assert latest[-1].unknown + report.unknown == 3
+
+
+#: Messages in which no name of a task is found, by name.
+NAMELESS = {
+    "protocol 1": packed({"task": "mail.remind", "id": "a", "args": [1], "kwargs": {}}, {}, {}),
+    "no headers": packed([[], {}, {}], None, {}),
+    "headers of a list": packed([[], {}, {}], [1], {}),
+    "a name that is no text": packed([[], {}, {}], {"task": 5, "id": "a"}, {}),
+    "no message": b"\xff",
+    "no object": b"[]",
+}
+
+
+@pytest.mark.parametrize("name", NAMELESS)
+def test_a_message_without_the_name_of_a_task_is_counted_and_stays(
+    client: Version, name: str
+) -> None:
+    after = client("after")
+    data = stored(AT, "it failed", NAMELESS[name])
+    keep_dead(after, "nameless", data)
+    keep_dead(after, "other", stored(AT, "it failed", message("other", "mail.remind")))
+
+    def first_only(call: WaitingCall) -> dict[str, Any] | None:
+        return {"args": call.args[:1]} if len(call.args) > 1 else None
+
+    reports = [
+        after.rewrite(first_only, task="mail.remind"),
+        after.rename("mail.remind", "mail.unique"),
+        after.rewrite(first_only),
+    ]
+
+    for report in reports:
+        assert (report.looked, report.unknown, report.failed) == (2, 1, 0)
+        assert report.as_dict()["unknown"] == 1
+        assert report.is_complete
+    assert [report.done for report in reports] == [1, 1, 0]
+    [kept] = [each for each in after.dead_letters() if each.id == "nameless"]
+    assert kept.dead_lettered.data == data
+    compat = after.compat()
+    assert compat.looked["dead"] == 2
+    problems = {row.problem.verdict for row in compat.rows if row.ids == ["nameless"]}
+    is_other = name in ("protocol 1", "a name that is no text")
+    assert problems == {Verdict.OTHER_PROTOCOL if is_other else Verdict.UNREADABLE}
 
 
 def test_wrong_calls_are_refused(client: Version) -> None:

@@ -144,6 +144,25 @@ def test_broken_records_and_scores_are_in_no_ones_way(delayq: DelayQ, redis: Red
     assert (ids(page), page.looked, page.unknown) == (["id-07"], 24, 12)
 
 
+@pytest.mark.parametrize("limit", [1, 10])
+def test_a_page_of_many_queues_reads_few_of_them(delayq: DelayQ, redis: Redis, limit: int) -> None:
+    for n in range(40):
+        for number in range(10):
+            id = f"{n:02}-{number}"
+            keep(delayq, id, died(id, [n], {}), f"q{n:02}", BEGAN + 1000 * n + number)
+    found: list[str] = []
+    cursor = None
+    for _ in range(5):
+        redis.config_resetstat()
+        page = delayq.list_dead(limit=limit, cursor=cursor)
+        stats = redis.info("commandstats")
+        found, cursor = [*found, *ids(page)], page.cursor
+        # A page of a queue is one call, and the next queue says whether there are more.
+        assert stats["cmdstat_evalsha"]["calls"] <= 1 + limit // 4
+
+    assert found == [f"{n // 10:02}-{n % 10}" for n in range(5 * limit)]
+
+
 @pytest.mark.usefixtures("orders")
 def test_a_wrong_cursor_is_refused(delayq: DelayQ, app: Celery) -> None:
     cursor = delayq.list_dead(arg={"order_id": 1}, limit=1).cursor
