@@ -52,6 +52,15 @@ class Decorated(Task):
         return f"{self.prefix} {order_id}"
 
 
+class MethodOfTask(Task):
+    """A task class with a method whose first parameter has another name."""
+
+    prefix = "order"
+
+    def unique_key(task, order_id: int, **_: Any) -> str:  # noqa: N805
+        return f"{task.prefix} {order_id}"
+
+
 class ClassMethod(Task):
     """A task class with a class method."""
 
@@ -111,6 +120,7 @@ WAYS: dict[str, dict[str, Any]] = {
         f"class, {kind.__name__}": {"base": kind}
         for kind in (
             Method,
+            MethodOfTask,
             Decorated,
             ClassMethod,
             StaticMethod,
@@ -174,3 +184,35 @@ def test_each_kind_of_key_gets_the_arguments_of_the_call(
     else:
         with pytest.raises(InvalidUnique, match="failed for"):
             key_of(task, given, order_id=42)
+
+
+def remind(task: Any, order_id: int) -> None:
+    """Stand for any bound task."""
+
+
+@pytest.mark.parametrize("name", ["self", "task", "other"])
+def test_a_function_of_a_bound_task_gets_the_task_under_the_same_name(name: str) -> None:
+    """Without ``bind=True``, ``task`` is an argument as any other."""
+    app = Celery("shop", broker="memory://", set_as_current=False)
+    functions: dict[str, Any] = {
+        "self": lambda self, order_id: f"{self.name} {order_id}",
+        "task": lambda task, order_id: f"{getattr(task, 'name', task)} {order_id}",
+        "other": lambda other, order_id: f"{other} {order_id}",
+    }
+    options = {"shared": False, "unique_key": functions[name]}
+    bound = app.task(name="bound", bind=True, **options)(remind)
+    plain = app.task(name="plain", **options)(remind)
+    app.finalize()
+
+    def key(task: str, *args: Any) -> str:
+        return key_of(app.tasks[task], {}, *args)
+
+    assert (bound.name, plain.name) == ("bound", "plain")
+    if name == "other":
+        assert key("bound", "a", 7) == "sbound:a%207"
+    else:
+        assert key("bound", 7) == "sbound:bound%207"
+    if name == "self":
+        assert key("plain", 7) == "splain:plain%207"
+    else:
+        assert key("plain", "a", 7) == "splain:a%207"
