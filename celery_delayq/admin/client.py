@@ -12,9 +12,10 @@ from celery_delayq.admin.stats import Stats, gather
 from celery_delayq.admin.why.reading import why
 from celery_delayq.admin.why.reasons import Why
 from celery_delayq.store.session import Session
-from celery_delayq.utils.delegation import method_of, names_arguments
+from celery_delayq.utils.delegation import method_of, methods_name_arguments
 
 
+@methods_name_arguments
 class Admin:
     """Statistics, checks of what waits, and why a task has not run."""
 
@@ -25,7 +26,6 @@ class Admin:
     rename = method_of("_session", rewrite.rename)
     rewrite = method_of("_session", rewrite.rewrite)
 
-    @names_arguments
     def stats(self, *, partial: bool = False) -> Stats:
         """Return the number of tasks by state, queue and task name, and their memory.
 
@@ -59,7 +59,6 @@ class Admin:
         answering_stores, away = answering(self._session.ask(lambda stores: stores))
         return replace(gather(answering_stores, consumed), away=away)
 
-    @names_arguments
     def why(self, id: str, *, queue: str | None = None, ask_workers: bool = True) -> Why:
         """Return why a task has not run, or how it ended.
 

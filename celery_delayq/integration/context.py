@@ -35,6 +35,7 @@ from celery_delayq.model.context import (
 )
 from celery_delayq.model.context.trace_context import Trace
 from celery_delayq.model.envelope import PROPERTY
+from celery_delayq.utils.delegation import methods_name_arguments
 
 logger = logging.getLogger(__name__)
 
@@ -283,6 +284,7 @@ def _refuse_provided(providers: Mapping[str, Provider], values: Mapping[str, Any
         )
 
 
+@methods_name_arguments
 class ContextValues:
     """The context of the tasks of one app."""
 

@@ -19,6 +19,7 @@ from celery_delayq.model.scheduled import ScheduledTask, moment
 from celery_delayq.store.session import Session
 from celery_delayq.store.stores import Stores
 from celery_delayq.store.task_limits import PAGE_LANES, StoredLimit
+from celery_delayq.utils.delegation import methods_name_arguments
 from celery_delayq.utils.numbers import is_integer
 from celery_delayq.utils.portions import batches
 from celery_delayq.utils.text import did_you_mean, percent
@@ -107,6 +108,7 @@ class LaneStatus:
         }
 
 
+@methods_name_arguments
 class TaskLimits:
     """The limits of the app's broker.
 

@@ -38,6 +38,7 @@ from celery_delayq.schedule.client import Schedule
 from celery_delayq.store.periodic import OVERLAP_CODES, EntryWrite
 from celery_delayq.store.session import Session
 from celery_delayq.store.stores import Stores
+from celery_delayq.utils.delegation import methods_name_arguments
 
 if TYPE_CHECKING:
     from celery.schedules import BaseSchedule
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
+@methods_name_arguments
 class PeriodicTasks:
     """The periodic entries of the app's broker.
 

@@ -57,7 +57,7 @@ from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting.calls import Steps
 from celery_delayq.store.session import Session
 from celery_delayq.store.stores import Stores, find_steps_of
-from celery_delayq.utils.delegation import names_arguments
+from celery_delayq.utils.delegation import methods_name_arguments
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -76,6 +76,7 @@ MOVE_ATTEMPTS = 5
 _ChangeSteps = Callable[[Store, str, Layout, str], Steps[list[StatusCode]]]
 
 
+@methods_name_arguments
 class Schedule:
     """Reads and changes scheduled tasks. Called as ``delayq.schedule``."""
 
@@ -100,7 +101,8 @@ class Schedule:
         InvalidFilter
             *id* is neither the id of a task nor its ``AsyncResult``.
         """
-        return min(self.find(id, queue=queue), key=lambda each: each.due, default=None)
+        found = self._ask(partial(_find, id_of(id), queue))
+        return min(found, key=lambda each: each.due, default=None)
 
     def find(self, id: str, *, queue: str | None = None) -> Sequence[ScheduledTask]:
         """Return all tasks with that id. A task that is routed to two queues has two entries.
@@ -120,19 +122,7 @@ class Schedule:
         InvalidFilter
             *id* is neither the id of a task nor its ``AsyncResult``.
         """
-        id = id_of(id)
-
-        def read(stores: Stores) -> Sequence[ScheduledTask]:
-            queues = stores.queues_with(queues_of(stores, queue), [id])
-            found = stores.run_each(queues, find_steps_of([id]))
-            tasks = [
-                ScheduledTask.of_place(name, place)
-                for name, places in found.items()
-                for place in places
-            ]
-            return during_pauses(stores, tasks)
-
-        return self._ask(read)
+        return self._ask(partial(_find, id_of(id), queue))
 
     def list(
         self,
@@ -250,7 +240,6 @@ class Schedule:
         if_due = bound_ms("if_eta", if_eta)
         return self._cancel([id_of(id)], queue, if_due, "cancelled", "cancel")[0]
 
-    @names_arguments
     def cancel_ids(
         self,
         ids: Sequence[str],
@@ -309,7 +298,6 @@ class Schedule:
         note_cancelled(self._session.app, requests, done - {task.id for task in tasks}, reason)
         return outcomes
 
-    @names_arguments
     def reschedule(
         self,
         id: str,
@@ -474,7 +462,6 @@ class Schedule:
 
     # -- to pause
 
-    @names_arguments
     def pause(self, *, queue: str | None = None, task: str | None = None) -> bool:
         """Pause a queue or a task name: none of its tasks is promoted or started until the resume.
 
@@ -500,7 +487,6 @@ class Schedule:
         """
         return self._set_pause(queue, task, resume=False)
 
-    @names_arguments
     def resume(self, *, queue: str | None = None, task: str | None = None) -> bool:
         """Resume a paused queue or task name; its overdue tasks cause no burst.
 
@@ -641,6 +627,15 @@ class Schedule:
         return change_all(
             self._session, filter, change, dry_run, everything, progress, last_first=True
         )
+
+
+def _find(id: str, queue: str | None, stores: Stores) -> Sequence[ScheduledTask]:
+    queues = stores.queues_with(queues_of(stores, queue), [id])
+    found = stores.run_each(queues, find_steps_of([id]))
+    tasks = [
+        ScheduledTask.of_place(name, place) for name, places in found.items() for place in places
+    ]
+    return during_pauses(stores, tasks)
 
 
 class _Change:

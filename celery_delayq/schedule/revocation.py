@@ -26,7 +26,7 @@ from celery_delayq.store.scripting.calls import Command, Steps
 from celery_delayq.store.session import Session
 from celery_delayq.store.stores import Stores
 from celery_delayq.utils import message_json
-from celery_delayq.utils.delegation import names_arguments
+from celery_delayq.utils.delegation import methods_name_arguments
 from celery_delayq.utils.portions import batches
 
 #: Ids that one script call cancels.
@@ -36,6 +36,7 @@ CANCEL_BATCH = 100
 PROGRESS_ENTRIES = 1000
 
 
+@methods_name_arguments
 class Revocation:
     """Revokes tasks of one app."""
 
@@ -72,7 +73,6 @@ class Revocation:
         if self._ask(lambda stores: stores.not_revoked((), stamps)):
             self.revoke_by_stamps(stamps)
 
-    @names_arguments
     def cancel_canvas(
         self,
         *,

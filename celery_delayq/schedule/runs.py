@@ -8,19 +8,19 @@ from functools import partial
 from celery_delayq.model.history import START_OFFSET, Run, check_range, read_runs
 from celery_delayq.store.session import Session
 from celery_delayq.store.stores import Stores
-from celery_delayq.utils.delegation import names_arguments
+from celery_delayq.utils.delegation import methods_name_arguments
 
 #: Runs that are read at once.
 PAGE_RUNS = 500
 
 
+@methods_name_arguments
 class Runs:
     """The history of runs. Called as ``delayq.runs``."""
 
     def __init__(self, session: Session) -> None:
         self._ask = session.ask
 
-    @names_arguments
     def history(self, after: str = START_OFFSET, count: int | None = None) -> Iterator[Run]:
         """Return an iterator over all runs that have ended, in the order of their ends.
 

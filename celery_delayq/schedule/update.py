@@ -24,7 +24,7 @@ from celery_delayq.store.keys import Layout
 from celery_delayq.store.paging import queues_of
 from celery_delayq.store.session import Session
 from celery_delayq.store.stores import Stores, find_steps_of
-from celery_delayq.utils.delegation import names_arguments
+from celery_delayq.utils.delegation import methods_name_arguments
 
 #: Attempts to change an entry while others change it.
 UPDATE_ATTEMPTS = 5
@@ -33,13 +33,13 @@ UPDATE_ATTEMPTS = 5
 _CHANGED: StatusCode = "c"
 
 
+@methods_name_arguments
 class Updates:
     """Changes scheduled tasks. Called as ``delayq.updates``."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
 
-    @names_arguments
     def update(
         self,
         id: str,

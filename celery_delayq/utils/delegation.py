@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property, wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
@@ -12,6 +12,10 @@ from celery_delayq.utils.text import did_you_mean
 
 T = TypeVar("T")
 P = ParamSpec("P")
+
+#: Kinds of parameters that take an argument by its name, and by its place.
+_NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
 def unknown_argument(name: str, value: Any, valid: Iterable[str]) -> TypeError:
@@ -24,31 +28,70 @@ def unknown_argument(name: str, value: Any, valid: Iterable[str]) -> TypeError:
     """
     valid = [*valid]
     return TypeError(
-        f"unknown argument {name}={value!r}{did_you_mean(name, valid) or ';'} valid are: "
-        f"{', '.join(valid)}"
+        f"unknown argument {name}={value!r}{did_you_mean(name, valid) or ';'} {_valid(valid)}"
     )
 
 
 def names_arguments(function: Callable[P, T]) -> Callable[P, T]:
-    """Decorate a function: its error for an unknown keyword argument names the one that is meant.
+    """Decorate a function: the error for wrong arguments says which ones the function takes.
 
-    Python before 3.13 names only the unknown one.
+    Python's own error names a class that users do not know. The first argument of the function is
+    the object, or the session.
     """
-    parameters = [*inspect.signature(function).parameters.values()]
-    if any(each.kind is each.VAR_KEYWORD for each in parameters):
-        return function
-    # The first one is the object, or the session.
-    kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    names = dict.fromkeys(each.name for each in parameters[1:] if each.kind in kinds)
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> T:
-        if not kwargs.keys() <= names.keys():
-            name = next(name for name in kwargs if name not in names)
-            raise unknown_argument(name, kwargs[name], names)
-        return function(*args, **kwargs)
+        try:
+            return function(*args, **kwargs)
+        except TypeError as exc:
+            # If the function has no frame, the call did not fit.
+            if exc.__traceback__ is None or exc.__traceback__.tb_next is not None:
+                raise
+            error = _wrong_call(function, len(args) - 1, kwargs) or exc
+        raise error
 
     return call
+
+
+def methods_name_arguments(kind: type[T]) -> type[T]:
+    """Decorate a class: each public method, and ``__call__``, :func:`names_arguments`."""
+    for name, value in [*vars(kind).items()]:
+        if inspect.isfunction(value) and (name == "__call__" or not name.startswith("_")):
+            setattr(kind, name, names_arguments(value))
+    return kind
+
+
+def _wrong_call(
+    function: Callable[..., Any], number: int, kwargs: Mapping[str, Any]
+) -> TypeError | None:
+    """Return the error for a call with *number* positional arguments; None if the call fits."""
+    parameters = [*inspect.signature(function).parameters.values()][1:]
+    kinds = {each.kind for each in parameters}
+    named = [each.name for each in parameters if each.kind in _NAMED]
+    positional = [each for each in parameters if each.kind in _POSITIONAL]
+    if inspect.Parameter.VAR_KEYWORD not in kinds:
+        for name in kwargs:
+            if name not in named:
+                return unknown_argument(name, kwargs[name], named)
+    if number > len(positional) and inspect.Parameter.VAR_POSITIONAL not in kinds:
+        names = [each.name for each in positional]
+        others = ", ".join(name for name in named if name not in names)
+        return TypeError(
+            f"{number} argument{'s' * (number > 1)} without a name; expected "
+            f"{', '.join(names) or 'none'}{', and by name: ' * bool(others)}{others}"
+        )
+    given = {each.name for each in positional[:number]}
+    for each in parameters:
+        if each.name in given and each.name in kwargs and each.kind in _NAMED:
+            return TypeError(f"argument {each.name} is given twice; {_valid(named)}")
+        is_needed = each.default is each.empty and each.kind in {*_NAMED, *_POSITIONAL}
+        if is_needed and each.name not in given and each.name not in kwargs:
+            return TypeError(f"argument {each.name} is missing; {_valid(named)}")
+    return None
+
+
+def _valid(names: Iterable[str]) -> str:
+    return f"valid are: {', '.join(names) or 'none'}"
 
 
 def method_of(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import re
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import fields
 from functools import partial
@@ -18,10 +19,12 @@ from celery_delayq.aio import AsyncDelayQ
 from celery_delayq.deadletters.client import DeadLetters
 from celery_delayq.errors import ConfigError, InvalidFilter
 from celery_delayq.model.dead_letter import DeadFilterFields
+from celery_delayq.model.names import Renames
 from celery_delayq.model.scheduled import FilterFields
 from tests.support.dead_letters import message, stored
 
-WANTED = "shop.mail"
+#: The task of the filters, and its former name.
+WANTED, FORMER = "shop.mail", "shop.post"
 
 
 class Case(NamedTuple):
@@ -96,14 +99,17 @@ def test_the_fields_that_type_checkers_know_are_those_of_the_filters() -> None:
 
 @pytest.fixture
 def filled(app: Celery, delayq: DelayQ, tmp_path: Path) -> Path:
-    """Two entries and two dead letters of the wanted task, and one of each of another."""
-    for number, task in enumerate((WANTED, WANTED, "shop.bill")):
+    """Two entries and two dead letters of the wanted task, one of each under its former name, and
+    one of each of another task.
+    """
+    for number, task in enumerate((WANTED, FORMER, "shop.bill")):
         app.send_task(task, countdown=3600, task_id=f"far-{number}", queue="mail")
         id = f"dead-{number}"
         dead = stored(1000 + number, "it failed", message(id, task))
         delayq.store.dead_letters.restore("mail", [(id, 1000 + number, dead)])
     delayq.export_to(str(tmp_path / "entries.jsonl"))
     delayq.export_dead(str(tmp_path / "dead.jsonl"))
+    Renames({FORMER: WANTED}).share(app)
     return tmp_path
 
 
@@ -134,6 +140,8 @@ def test_fields_by_name_are_the_filter(filled: Path, delayq: DelayQ, name: str, 
             result = getattr(delayq, name)(*args, *more, **case.kwargs, **kwargs)
         return case.number([*result] if isinstance(result, Iterator) else result)
 
+    if name != "archive_dead":
+        assert number(task=FORMER) == 1
     assert number(task=WANTED, queue="mail") == 2
     if name != "archive_dead":  # has moved them
         assert number(case.kind(task=WANTED)) == number(filter=case.kind(task=WANTED)) == 2
@@ -193,11 +201,8 @@ def test_a_replay_tells_the_queue_of_dead_letters_from_the_queue_of_tasks(
 
 # -- calls without a filter
 
-#: Their only keywords are a queue, a time and a function.
-ONE_TASK = {"cancel", "dead_letter", "find", "get", "purge", "run_now"}
-
-#: What has no keywords, any keywords, or those of ``apply_async``.
-OTHERS = {"close", "context", "current_context", "paused", "schedule_many"}
+#: It takes the keywords of ``apply_async`` too.
+ANY_KEYWORDS = {"schedule_many"}
 
 
 def keywords_of(name: str) -> list[str]:
@@ -211,7 +216,7 @@ def with_keywords() -> list[str]:
         for name in dir(DelayQ)
         if name[0] != "_" and inspect.isfunction(getattr(DelayQ, name)) and keywords_of(name)
     }
-    return sorted(public - CALLS.keys() - ONE_TASK - OTHERS)
+    return sorted(public - CALLS.keys() - ANY_KEYWORDS)
 
 
 @pytest.mark.parametrize("way", ["sync", "asyncio"])
@@ -229,3 +234,36 @@ def test_an_unknown_argument_names_the_one_that_is_meant(
             call()
     with pytest.raises(TypeError, match=f"^unknown argument qqq='x'; valid are: .*{words[-1]}"):
         getattr(delayq, name)("a", qqq="x")
+
+
+# -- calls that do not fit
+
+#: Positional and keyword arguments that no call takes together.
+WRONG: tuple[tuple[tuple[int, ...], dict[str, int]], ...] = (
+    ((), {}),
+    ((), {"qqq": 1}),
+    (tuple(range(12)), {}),
+    ((1,), {"id": 1, "name": 1}),
+)
+
+
+@pytest.mark.parametrize("part", ["", "limits", "periodic"])
+def test_no_error_of_a_wrong_call_names_a_class(delayq: DelayQ, part: str) -> None:
+    """Of users' classes only that of the object itself may be named."""
+    owner = getattr(delayq, part) if part else delayq
+    refused = 0
+    for name in dir(owner):
+        call = getattr(owner, name)
+        if name[0] == "_" or not callable(call):
+            continue
+        for args, kwargs in WRONG:
+            try:
+                inspect.signature(call).bind(*args, **kwargs)
+            except TypeError:
+                with pytest.raises(TypeError) as error:
+                    call(*args, **kwargs)
+                text = str(error.value)
+                assert "." not in text.partition("(")[0] or text.startswith("DelayQ."), text
+                assert re.match("unknown|argument|[0-9]+ argument|DelayQ", text), text
+                refused += 1
+    assert refused > 20

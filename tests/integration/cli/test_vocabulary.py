@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 from importlib.metadata import version
 from pathlib import Path
 
+import click
 import pytest
 from celery import Celery
 
 from celery_delayq import DelayQ
+from celery_delayq.cli import delayq as delayq_command
 from tests.support.cli import CommandLine
 from tests.support.dead_letters import fill
 
@@ -63,6 +66,7 @@ NAMES = {
     "dead export - --queue blils": QUEUE,
     "import @ --queue blils": QUEUE,
     "dead import @ --queue blils": QUEUE,
+    "dead archive sqlite:///@.db --queue blils": QUEUE,
     "periodic add each shop.mail --every 60 --queue blils": QUEUE,
     "periodic update here --queue blils": QUEUE,
     "fsck --queue blils": QUEUE,
@@ -70,6 +74,7 @@ NAMES = {
     "rename a b --queue blils --yes": QUEUE,
     "rewrite operator:not_ --queue blils --yes": QUEUE,
     "pause --queue blils": QUEUE,
+    "resume --queue blils": QUEUE,
     "list --task shop.mial": TASK.format(""),
     "list --all --task shop.mial": TASK.format(""),
     "count --task shop.mial": TASK.format(""),
@@ -87,11 +92,41 @@ NAMES = {
     "periodic update here --task shop.mial": TASK.format(""),
     "periodic add each shop.mial --every 60": TASK.format(""),
     "pause --task shop.mial": TASK.format(", and none is scheduled"),
+    "resume --task shop.mial": TASK.format(", and none is scheduled"),
     "rename shop.mial b --yes": TASK.format(", and none is scheduled"),
     "rename shop.bill shop.mial --yes": TASK.format("").removeprefix("Note: "),
     "rewrite operator:not_ --task shop.mial --yes": TASK.format(", and none is scheduled"),
     "rewrite operator:not_ --priority 7 --yes": "there are the steps 0, 3, 6, 9",
 }
+
+
+def commands_of(group: click.Group) -> Iterator[tuple[str, click.Command]]:
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        found = group.get_command(context, name)
+        assert found is not None
+        if isinstance(found, click.Group):
+            yield from ((f"{name} {inner}", each) for inner, each in commands_of(found))
+        else:
+            yield name, found
+
+
+def test_the_table_has_each_option_with_the_name_of_a_queue_or_a_task() -> None:
+    wanted = {
+        (path, option.opts[0])
+        for path, command in commands_of(delayq_command)
+        for option in command.params
+        if option.metavar in ("QUEUE", "TASK") and option.opts[0].startswith("--")
+    }
+
+    lines = [line.split() for line in NAMES]
+    told = {
+        (path, option)
+        for path, option in wanted
+        for line in lines
+        if line[: len(path.split())] == path.split() and option in line
+    }
+    assert told == wanted
 
 
 @pytest.mark.parametrize("given", NAMES)
