@@ -98,7 +98,7 @@ __all__ = [
     "Why",
 ]
 
-__version__ = "0.1.0.dev0"
+__version__ = "0.1.0"
 
 # For a worker also without ``DelayQ(app)``.
 change_kombu()

@@ -89,5 +89,5 @@ def test_a_reader_chooses_another_version(versions_url: str, tmp_path: Path) -> 
 
         browser.evaluate(f"{select}.value = '0.0.1'; {select}.dispatchEvent(new Event('change'))")
 
-        browser.wait_for("document.body.innerText.includes('the older one')")
-        assert browser.evaluate("location.pathname") == "/0.0.1/"
+        browser.wait_for("location.pathname === '/0.0.1/' && document.readyState === 'complete'")
+        assert "the older one" in browser.text()

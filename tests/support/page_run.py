@@ -69,6 +69,7 @@ class Stage:
     def __init__(self, page: Path, folder: Path, stack: ExitStack) -> None:
         self.page, self.folder, self._stack = page, folder, stack
         self.names: dict[str, Any] = {}
+        self._rows: Any = None
         #: The logs of workers, by the lines of their blocks.
         self._logs: dict[int, Path] = {}
         from_nothing = page.stem in FROM_NOTHING
@@ -181,7 +182,7 @@ class Stage:
         noon = datetime.now(timezone.utc).replace(hour=12) + timedelta(days=1)
         rows = [(f"UA{number}", noon, "B1") for number in range(3)]
         schema = "flight STRING, remind_at TIMESTAMP, gate STRING"
-        self.names.update(spark=session, rows=session.createDataFrame(rows, schema))
+        self.names["spark"], self._rows = session, session.createDataFrame(rows, schema)
         with import_module("filling").delayq as delayq:
             now = delayq.store.now_ms()
             times = {"due": now - 200, "started": now - 100, "state": "FAILURE"}
@@ -220,7 +221,7 @@ class Stage:
             ids=["mail-7", "mail-8"],
             entry=delayq.get("mail-7"),
             tomorrow=now + timedelta(days=1),
-            rows=[SimpleNamespace(id=7, when=now + timedelta(hours=1))],
+            rows=self._rows or [SimpleNamespace(id=7, when=now + timedelta(hours=1))],
             urls=["https://example.org"],
             chain=chain,
             group=group,
