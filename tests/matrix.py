@@ -6,6 +6,9 @@ least, and each Celery with all pools. Valkey 9 is left out, on which ``make tes
 Python 3.14. With ``--all`` versions are paired, not crossed: of the combinations of two versions
 that there may be, they have 50 of 81. Pre-releases of Celery and kombu, if there are
 any, run both times. They may fail.
+
+A combination whose Python is not installed runs on that of this program. Its line says so, and the
+last line names each Python that is missing.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from threading import Lock
 
@@ -169,6 +173,7 @@ class Result:
     seconds: float
 
 
+@cache
 def interpreter(version: str) -> str | None:
     """Return the Python of that version that is installed and works, if any.
 
@@ -238,6 +243,7 @@ class Matrix:
             return releases, "left out"
         python = self._prepare(one, log)
         title = _versions(python, str(servers[REDIS_VARIABLE]))
+        title += "" if interpreter(one.python) else f", for want of Python {one.python}"
         title += f", {fast.VARIABLE}=0" if one == WITHOUT_FAST else ""
         return title, "passed" if self._tests(one, python, servers, log) else "FAILED"
 
@@ -245,8 +251,6 @@ class Matrix:
         """Make the environment and return its interpreter."""
         python = interpreter(one.python)
         folder = ENVIRONMENTS / (one.name if python else f"{one.name}-on-another-python")
-        if python is None:
-            print(f"there is no Python {one.python}: {one.name} runs on {sys.version.split()[0]}")
         executable = folder / "bin" / "python"
         # The modules that are used are compiled when they are imported.
         pip = [sys.executable, "-m", "pip", "--python", str(executable), "install", "--quiet"]
@@ -325,6 +329,8 @@ def main(options: list[str]) -> int:
     print()
     for result in results:
         print(f"{result.state:8} {result.seconds:4.0f} s  {result.title}")
+    if missing := sorted({one.python for one in chosen if interpreter(one.python) is None}):
+        print(f"NOT RUN: Python {', '.join(missing)}, which this machine does not have")
     return int(any(result.state == "FAILED" for result in results))
 
 

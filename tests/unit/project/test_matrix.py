@@ -20,6 +20,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+from tests import matrix
 from tests.matrix import (
     CELERY,
     COMBINATIONS,
@@ -118,6 +119,19 @@ def test_changes_for_speed_are_left_out_of_one_of_two_runs_of_the_newest_celery(
 
     assert WITHOUT_FAST in newest
     assert len(newest) > 1
+
+
+def test_a_python_that_is_missing_is_named_in_the_last_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    there = {"3.10": "/usr/bin/python3.10", "3.12": "/usr/bin/python3.12"}
+    monkeypatch.setattr(matrix, "interpreter", there.get)
+    monkeypatch.setattr(matrix.Matrix, "run", lambda _, one: matrix.Result(one.name, "passed", 1))
+
+    assert matrix.main([]) == 0
+
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last == "NOT RUN: Python 3.11, 3.13, which this machine does not have"
 
 
 def requirements_of(group: str) -> Iterator[str]:
