@@ -20,8 +20,8 @@ from celery_delayq.transport.amqp.topology import (
     Topology,
 )
 
-#: Seconds after its declaration in which a quorum queue elects a leader.
-_LEADER_SECONDS = 2.0
+#: Seconds after its declaration in which a quorum queue elects a leader, on a busy machine too.
+_LEADER_SECONDS = 5.0
 
 
 class Declarer:
