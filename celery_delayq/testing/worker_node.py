@@ -14,9 +14,8 @@ from typing import Any
 
 from celery_delayq.testing.nodes import SIGKILL, ProcessContainer, docker_exit_code, signal_number
 from celery_delayq.testing.processes import ManagedProcess
+from celery_delayq.testing.wait import seconds_of
 from celery_delayq.testing.workers import READY_LINE
-
-_READY_SECONDS = 60.0
 
 
 class WorkerProcessContainer(ProcessContainer):
@@ -94,7 +93,7 @@ class WorkerProcessContainer(ProcessContainer):
 
     def ready(self) -> bool:
         """Wait until the worker consumes (ProcessFailed if it ends, or after a timeout)."""
-        self.process.wait_log(READY_LINE, _READY_SECONDS)
+        self.process.wait_log(READY_LINE)
         return True
 
     def kill(self, signal: str | int | None = None) -> None:
@@ -105,7 +104,7 @@ class WorkerProcessContainer(ProcessContainer):
         else:
             self.process.send_signal(number)
 
-    def wait(self, timeout: float = _READY_SECONDS) -> dict[str, int]:
+    def wait(self, timeout: float | None = None) -> dict[str, int]:
         """Wait until the worker has ended; return its exit code as Docker does."""
         return {"StatusCode": docker_exit_code(self.process.wait(timeout))}
 
@@ -118,7 +117,7 @@ class WorkerProcessContainer(ProcessContainer):
             cwd=self.process.cwd,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            timeout=_READY_SECONDS,
+            timeout=seconds_of(None),
             check=False,
         )
         return done.returncode, done.stdout
