@@ -8,8 +8,10 @@ the members are minutes apart.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -20,7 +22,6 @@ from celery_delayq.testing import ManagedProcess, wait_until
 from tests.support import TIMEOUT
 from tests.support.faults.clocks import wrong_clock
 from tests.support.faults.killer import Killer, restart
-from tests.support.faults.pauses import Pauses, watched
 from tests.support.faults.promoted import lateness, promoted
 from tests.support.faults.scale import LONG, scaled, seeds
 from tests.support.faults.stage import MakeStage, Passes, Stage
@@ -36,7 +37,42 @@ SECONDS = scaled(8.0, 120.0)
 
 EAGER = ("tests.support.faults.eager",)
 
+#: Seconds between two looks at the clock, to measure pauses of the machine.
+LOOK_SECONDS = 0.005
+
 Fleet = list[ManagedProcess]
+
+
+class Pauses:
+    """Measures for how long the machine runs no thread of this process, in seconds."""
+
+    def __init__(self) -> None:
+        self.longest = 0.0
+
+    def forget(self) -> None:
+        """Start again with 0."""
+        self.longest = 0.0
+
+    def watch(self, stopping: threading.Event) -> None:
+        """Wait repeatedly for an event that does not come."""
+        began = time.monotonic()
+        while not stopping.wait(LOOK_SECONDS):
+            now = time.monotonic()
+            self.longest = max(self.longest, now - began - LOOK_SECONDS)
+            began = now
+
+
+@contextmanager
+def watched() -> Iterator[Pauses]:
+    """Measure during the ``with`` block."""
+    pauses, stopping = Pauses(), threading.Event()
+    thread = threading.Thread(target=pauses.watch, args=(stopping,), daemon=True)
+    thread.start()
+    try:
+        yield pauses
+    finally:
+        stopping.set()
+        thread.join()
 
 
 def fleet_of(stage: Stage, count: int, folder: Path) -> Fleet:

@@ -1,4 +1,4 @@
-"""Write the list of test helpers into ``docs/development.md``:
+"""Write the table of test helpers into ``docs/development.md``:
 ``python -m tests.support.helpers_page``.
 """
 
@@ -13,7 +13,7 @@ PAGE = HERE.parents[1] / "docs" / "development.md"
 
 #: How to run a helper: the page says it elsewhere.
 _RUN = re.compile(r": `python -m [^`]+`")
-_LIST = re.compile(r"(<!-- helpers -->\n).*?(<!-- end of helpers -->)", re.DOTALL)
+_TABLE = re.compile(r"(<!-- helpers -->\n).*?(<!-- end of helpers -->)", re.DOTALL)
 
 
 def purposes() -> dict[str, str]:
@@ -31,11 +31,12 @@ def purposes() -> dict[str, str]:
     return found
 
 
-def with_list(text: str) -> str:
+def with_table(text: str) -> str:
     """Return the page with the current helpers."""
-    lines = [f"- `{name}`: {_RUN.sub('', purpose)}\n" for name, purpose in purposes().items()]
-    return _LIST.sub(lambda match: f"{match[1]}{''.join(lines)}{match[2]}", text)
+    rows = [f"| `{name}` | {_RUN.sub('', purpose)} |\n" for name, purpose in purposes().items()]
+    table = "".join(["| helper | purpose |\n", "| --- | --- |\n", *rows])
+    return _TABLE.sub(lambda match: f"{match[1]}{table}{match[2]}", text)
 
 
 if __name__ == "__main__":
-    PAGE.write_text(with_list(PAGE.read_text("utf-8")), "utf-8")
+    PAGE.write_text(with_table(PAGE.read_text("utf-8")), "utf-8")

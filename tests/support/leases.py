@@ -21,28 +21,6 @@ class Message:
     """Stands for a message that was handed out."""
 
 
-class AnyStore:
-    """Stands for a store and all its parts: every method does nothing."""
-
-    def __getattr__(self, name: str) -> Any:
-        return self
-
-    def __call__(self, *args: Any) -> None:
-        """Act as any of the store's methods."""
-
-
-class BeatingStore(AnyStore):
-    """Counts heartbeats for the one leased message."""
-
-    def __init__(self) -> None:
-        self.beats: list[str] = []
-
-    def extend(self, queue: str, *_: Any) -> int:
-        """Extend the lease."""
-        self.beats.append(queue)
-        return 1
-
-
 def keeper(
     claim: Callable[[str, float], bool] = lambda *_: True,
     name: Callable[[], str] = lambda: "me",

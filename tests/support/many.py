@@ -13,7 +13,6 @@ from tests.integration.conftest import stored
 
 UTC = dt.timezone.utc
 FAR = dt.datetime(2100, 1, 1, 12, tzinfo=UTC)
-TOKYO = dt.timezone(dt.timedelta(hours=9))
 
 
 def entries(redis: Redis, queue: str = "celery") -> list[tuple[int, dict[str, Any]]]:

@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo
 
 from celery.schedules import crontab, schedule
 
-from celery_delayq.periodic.definition import Definition, definition_hash_of
+from celery_delayq.periodic.definition import Definition
 from celery_delayq.periodic.policy import Firing, begin, fire
 from celery_delayq.periodic.schedules import Rule
 from celery_delayq.periodic.state import Periodic, PeriodicState
@@ -53,13 +53,6 @@ def begun(every: Any = 10, **given: Any) -> Periodic:
 
 def state(entry: Periodic, **changed: Any) -> Periodic:
     return replace(entry, state=replace(entry.state, **changed))
-
-
-def redefined(entry: Periodic, definition: Definition, **changed: Any) -> Periodic:
-    """Return an entry with another definition, and with *changed* in its state."""
-    return state(
-        Periodic(definition, entry.state), definition_hash=definition_hash_of(definition), **changed
-    )
 
 
 def looked(entry: Periodic, now: int, zone: Any = UTC) -> Firing:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ssl
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -13,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from celery_delayq.testing import wait_until
-from tests.support import TIMEOUT
 
 Headers = Mapping[str, str]
 #: A status, a status with headers, or a function of the handler.
@@ -119,44 +117,3 @@ class Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: Any) -> None:
         """Log nothing."""
-
-
-def drip(handler: Handler) -> None:
-    """Answer one byte at a time, and never end the headers."""
-    _drip(handler, b"HTTP/1.1 200 OK\r\nX-Slow: ")
-
-
-def drip_body(handler: Handler) -> None:
-    """Answer with a failure whose body never ends."""
-    _drip(handler, b"HTTP/1.1 500 Oh\r\n\r\nonly the beginning ")
-
-
-def _drip(handler: Handler, start: bytes) -> None:
-    handler.wfile.write(start)
-    while not handler.server.receiver.ended.wait(0.02):
-        handler.wfile.write(b"x")
-
-
-def flood(handler: Handler) -> None:
-    """Answer with a failure and as many bytes as the client reads."""
-    handler.wfile.write(b"HTTP/1.1 400 No\r\n\r\n")
-    while not handler.server.receiver.ended.is_set():
-        handler.wfile.write(b"no \x1b[2J\n" * 10_000)
-
-
-def certificate_for(name: str, folder: Path) -> Path:
-    """Make a self-signed certificate for the name of a host, with its key in the same file."""
-    key, certificate, both = folder / "key.pem", folder / "cert.pem", folder / "both.pem"
-    subprocess.run(
-        [
-            "openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1",
-            "-nodes", "-keyout", key, "-out", certificate, "-days", "2", "-subj", f"/CN={name}",
-            "-addext", f"subjectAltName=DNS:{name}",
-            "-addext", "keyUsage=critical,keyCertSign,digitalSignature",
-        ],
-        check=True,
-        capture_output=True,
-        timeout=TIMEOUT,
-    )  # fmt: skip
-    both.write_bytes(key.read_bytes() + certificate.read_bytes())
-    return both

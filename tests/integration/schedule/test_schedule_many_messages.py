@@ -18,7 +18,7 @@ from celery_delayq import DelayQ
 from celery_delayq.schedule.items import Item
 from celery_delayq.schedule.message_factory import MessageFactory
 from tests.integration.conftest import MakeApp, ready, stored
-from tests.support.many import FAR, TOKYO, UTC, entries, one
+from tests.support.many import FAR, UTC, entries, one
 from tests.support.scene import Control
 
 
@@ -136,6 +136,7 @@ def test_arguments_of_one_kind_of_message_may_differ(app: Celery, redis: Redis) 
 
 
 NAIVE = FAR.replace(tzinfo=None)
+TOKYO = dt.timezone(dt.timedelta(hours=9))
 ETAS = FAR, FAR.astimezone(TOKYO), NAIVE, FAR + dt.timedelta(microseconds=1)
 
 

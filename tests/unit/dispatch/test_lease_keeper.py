@@ -14,7 +14,29 @@ from celery_delayq.dispatch.lease_keeper import LeaseKeeper, ThreadState, new_wo
 from celery_delayq.errors import CommandRefused
 from celery_delayq.testing import wait_until
 from tests.support import TIMEOUT
-from tests.support.leases import AnyStore, BeatingStore, Message, keeper, take
+from tests.support.leases import Message, keeper, take
+
+
+class AnyStore:
+    """Stands for a store and all its parts: every method does nothing."""
+
+    def __getattr__(self, name: str) -> Any:
+        return self
+
+    def __call__(self, *args: Any) -> None:
+        """Act as any of the store's methods."""
+
+
+class BeatingStore(AnyStore):
+    """Counts heartbeats for the one leased message."""
+
+    def __init__(self) -> None:
+        self.beats: list[str] = []
+
+    def extend(self, queue: str, *_: Any) -> int:
+        """Extend the lease."""
+        self.beats.append(queue)
+        return 1
 
 
 def test_a_worker_id_is_claimed_for_three_leases() -> None:

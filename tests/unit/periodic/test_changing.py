@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from celery.schedules import crontab, schedule, solar
 
+from celery_delayq.periodic.definition import Definition, definition_hash_of
 from celery_delayq.periodic.policy import begin, change, pause, resume
 from celery_delayq.periodic.state import Periodic
 from tests.support.periodic import (
@@ -24,11 +25,17 @@ from tests.support.periodic import (
     defined,
     fired,
     looked,
-    redefined,
     seconds,
     state,
     steps,
 )
+
+
+def redefined(entry: Periodic, definition: Definition, **changed: Any) -> Periodic:
+    """Return an entry with another definition, and with *changed* in its state."""
+    return state(
+        Periodic(definition, entry.state), definition_hash=definition_hash_of(definition), **changed
+    )
 
 
 @pytest.mark.parametrize("overlap", ["allow", "skip", "queue_one"])

@@ -10,6 +10,7 @@ import inspect
 import re
 import subprocess
 import sys
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import fields, replace
 from pathlib import Path
@@ -267,11 +268,30 @@ def test_what_is_named_runs_in_one_of_the_tiers() -> None:
 
 
 def test_the_page_for_contributors_lists_every_test_helper() -> None:
-    """``python -m tests.support.helpers_page`` writes the list."""
+    """``python -m tests.support.helpers_page`` writes the table."""
     text = helpers_page.PAGE.read_text("utf-8")
 
-    assert text == helpers_page.with_list(text)
+    assert text == helpers_page.with_table(text)
     assert [name for name, purpose in helpers_page.purposes().items() if not purpose] == []
+
+
+def test_a_helper_of_one_test_file_is_in_that_file() -> None:
+    """Programs and plugins of pytest are run by their names."""
+    users: dict[str, set[str]] = defaultdict(set)
+    for path in (ROOT / "tests").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.ImportFrom) and node.module:
+                for module in (node.module, *(f"{node.module}.{each.name}" for each in node.names)):
+                    users[module].add(path.relative_to(ROOT).as_posix())
+
+    found = {}
+    for path in helpers_page.HERE.rglob("*.py"):
+        text = path.read_text("utf-8")
+        used = users[".".join(path.relative_to(ROOT).with_suffix("").parts)]
+        is_run = "__main__" in text or text.startswith('"""A pytest plugin')
+        if len(used) == 1 and "/test_" in min(used) and not is_run:
+            found[path.name] = used
+    assert found == {}
 
 
 def test_every_folder_with_tests_is_run() -> None:
