@@ -66,7 +66,7 @@ def test_reminders_are_sent_found_moved_counted_and_cancelled(
     command = ["celery", "-A", "tasks", "worker", "-P", "solo", "--loglevel", "info"]
     with Service("worker", command, delayq_redis.url, tmp_path):
         id = http.post("/reminders", json=new(0.5)).json()["id"]
-        found = http.get(f"/reminders/{id}/result", params={"timeout": 25})
+        found = http.get(f"/reminders/{id}/result", params={"timeout": 200})
     assert found.json() == {"result": "Dear Ada: tea is ready"}
 
     with ThreadPoolExecutor(8) as threads:

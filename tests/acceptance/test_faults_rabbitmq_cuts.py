@@ -118,7 +118,7 @@ def test_a_replay_whose_connection_is_cut_at_any_frame_loses_no_dead_letter(
     """A replay that returned is marked. A replay that raised may have been stored."""
     stage = make_stage("rabbitmq")
     stage.worker(pool="threads")
-    dead = stage.producer.send_many(80, "faults.work", after=3, queue="gone")
+    dead = stage.producer.send_many(80, "faults.work", after=12, queue="gone")
     delayq = DelayQ.of(stage.producer.app)
     with stage.producer.app.connection() as connection:
         connection.default_channel.queue_delete("gone")

@@ -228,7 +228,7 @@ class Desk(LedgerDesk):
         with self.connection() as connection:
             mailbox = app.control.mailbox(connection)
             mailbox.producer_pool = None  # that of the app, which knows no broker
-            to = {"destination": [worker.hostname], "reply": True, "limit": 1, "timeout": 10}
+            to = {"destination": [worker.hostname], "reply": True, "limit": 1, "timeout": 60}
             replies = mailbox._broadcast(command, arguments, **to)
         assert replies, f"no answer to {command}"
         return replies[0][worker.hostname]

@@ -126,7 +126,7 @@ def die(self: Any, deliveries: int = 1_000_000) -> str:
 def die_with_worker(self: Any) -> None:
     """Kill the worker, once it has had the time to take others beside this."""
     with Redis.from_url(app.conf.result_backend) as client, suppress(TimeoutError):
-        wait_until(lambda: sum(held(client).values()) > 1, timeout=0.5)
+        wait_until(lambda: sum(held(client).values()) > 1, timeout=3.0)
     note(self.request)
     os.kill(os.getppid(), signal.SIGKILL)
     os.kill(os.getpid(), signal.SIGKILL)

@@ -193,7 +193,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "clumsy": {"base": Clumsy, "retry_intervals": (0.1, 0.1)},
     "clumsy.early": {"base": Clumsy, "retry_intervals": (0.1, 0.1), "acks_late": False},
     "unkept": {"retry_intervals": (0,), "dead_letter": False},
-    "limited": {"retry_intervals": (0,), "soft_time_limit": 1, "time_limit": 2},
+    "limited": {"retry_intervals": (0,), "soft_time_limit": 2, "time_limit": TIMEOUT},
     "unique": {
         "retry_intervals": (0.2,),
         "unique_key": "mine",

@@ -11,6 +11,7 @@ from celery import Celery
 from kombu import Queue
 
 from celery_delayq import DelayQ, Limit
+from tests.support import TIMEOUT
 
 SETTINGS: dict[str, Any] = json.loads(os.environ.get("APP_SETTINGS", "{}"))
 
@@ -34,7 +35,9 @@ def new_app(
     consumes and does not declare.
     """
     app = Celery(name)
-    app.conf.update(broker_connection_retry_on_startup=True, **conf)
+    # By default, Celery kills a child of its pool that does not report within 4 s.
+    defaults = {"broker_connection_retry_on_startup": True, "worker_proc_alive_timeout": TIMEOUT}
+    app.conf.update(defaults, **conf)
     own = {"at_least_once": at_least_once, "retry": None, "renamed": renamed}
     options = {name: SETTINGS.pop(name, default) for name, default in own.items()}
     DelayQ(app, limits=limits_of(SETTINGS.pop("limits", {})), **options)

@@ -17,6 +17,8 @@ from celery.exceptions import Ignore, Reject
 from celery.utils.dispatch.signal import Signal
 from click import Option
 
+from tests.support import TIMEOUT
+
 #: Every signal that Celery has.
 SIGNALS: dict[str, Signal] = {
     name: each for name, each in vars(signals).items() if isinstance(each, Signal)
@@ -28,7 +30,7 @@ SETS_LOGGING_UP = "setup_logging"
 app = Celery("signals")
 app.conf.update(
     broker_connection_retry_on_startup=True,
-    worker_proc_alive_timeout=30,
+    worker_proc_alive_timeout=TIMEOUT,
     beat_schedule={"entry": {"task": "signals.ok", "schedule": 3600.0}},
 )
 app.user_options["preload"].add(Option(["--shop"], default="ours"))

@@ -8,8 +8,11 @@ from typing import Any
 
 from celery import Celery
 
+from tests.support import TIMEOUT
+
 app = Celery("stock")
 app.conf.broker_connection_retry_on_startup = True
+app.conf.worker_proc_alive_timeout = TIMEOUT  # Celery kills a child that is slower to report
 
 
 @app.task(name="stock.add", shared=False)

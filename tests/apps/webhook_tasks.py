@@ -14,7 +14,7 @@ settings = Webhook(
     secret=SECRET,
     allow_http=True,
     allow_networks=["127.0.0.0/8", "::1/128"],
-    timeout=5,
+    timeout=60,
 )
 
 app = Celery("webhooks")

@@ -21,6 +21,7 @@ from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting.calls import Call
 from celery_delayq.store.scripting.replies import EntriesReply, Promoted
 from celery_delayq.testing.fixtures import RedisUnderTest
+from tests.support import TIMEOUT
 from tests.support.keyspace import snapshot
 from tests.support.leases import Retried, ack, replace
 from tests.support.model_clock import lease_now, pass_time, relative
@@ -383,7 +384,7 @@ class Bench(Store):
         found: list[tuple[int, str]] = []
         with self.client.pubsub(ignore_subscribe_messages=True) as ears:
             ears.subscribe(self.keys.wake)
-            ears.get_message(timeout=5)
+            ears.get_message(timeout=TIMEOUT)
             yield found
             self.client.publish(self.keys.wake, "0 end")
             for heard in ears.listen():

@@ -13,6 +13,7 @@ from celery_delayq.embedded.rabbitmq import EmbeddedRabbitMQ
 from celery_delayq.model.cluster_tags import slot_of, tag_of
 from celery_delayq.testing import WorkerProcess
 from celery_delayq.transport.amqp.sizes import ready_messages
+from tests.support import SHORT_LEASE
 from tests.support.cluster import SPREAD, TAGS, Cluster
 from tests.support.faults.leftovers import ids_in, unfinished_in
 from tests.support.keyspace import look, snapshot
@@ -75,7 +76,7 @@ class OnRedis(Broker):
     """The Redis that also has results, notes and gates."""
 
     name = "redis"
-    soon: ClassVar[dict[str, Any]] = {"lease": 1}
+    soon: ClassVar[dict[str, Any]] = {"lease": SHORT_LEASE}
 
     def stored(self, scene: Scene) -> set[str]:
         return {*snapshot(scene.client)}
@@ -92,7 +93,7 @@ class OnCluster(Broker):
     """A Redis Cluster. Tasks go to a queue of each master in turn."""
 
     name = "cluster"
-    soon: ClassVar[dict[str, Any]] = {"lease": 1}
+    soon: ClassVar[dict[str, Any]] = {"lease": SHORT_LEASE}
     queues = SPREAD
     conf: ClassVar[dict[str, Any]] = {"task_routes": ["tests.support.cluster:in_turn"]}
 

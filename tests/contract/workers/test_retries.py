@@ -85,7 +85,8 @@ def test_jitter_shortens_waits_within_its_part(scene: RetryScene) -> None:
     waits = [wait for n in range(5) for wait in scene.waits(str(n))]
     assert len(waits) == 20
     assert min(waits) >= 0.2
-    assert min(waits) < 0.39, "none was shortened"
+    # All are as late as the machine is busy.
+    assert min(waits) < min(scene.waits("none")), "none was shortened"
     assert len({round(wait, 3) for wait in waits}) > 5
     assert min(scene.waits("none")) >= 0.4
 
@@ -142,7 +143,7 @@ def test_what_is_covered_is_tried_again_and_nothing_else(
 def test_a_soft_time_limit_is_a_failure_like_others(scene: RetryScene) -> None:
     scene.start("prefork")
 
-    assert send(scene, "limited", ["nap", 1.8], "done").get(timeout=TIMEOUT) == "done"
+    assert send(scene, "limited", ["nap", TIMEOUT], "done").get(timeout=TIMEOUT) == "done"
     assert scene.attempts("limited") == [0, 1]
 
 

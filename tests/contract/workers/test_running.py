@@ -177,15 +177,15 @@ def test_priorities_are_kept_on_the_way(
 
 
 def test_a_rate_limit_holds_for_delayed_tasks(delayed_scene: DelayedScene, tasks: Any) -> None:
-    delayed_scene.start("threads", conf={"task_annotations": {"add": {"rate_limit": "4/s"}}})
+    delayed_scene.start("threads", conf={"task_annotations": {"add": {"rate_limit": "2/s"}}})
     for n in range(4):
         tasks.add.apply_async((n, 0), countdown=0.2)
 
     delayed_scene.wait_runs(4)
 
-    # At 4 tasks a second, the fourth task starts 0.75 s after the first; without a limit, at once.
+    # At 2 tasks a second, the fourth task starts 1.5 s after the first; without a limit, at once.
     started = sorted(delayed_scene.runs("at"))
-    assert started[-1] - started[0] > 0.6
+    assert started[-1] - started[0] > 0.75
     delayed_scene.wait_empty()
 
 
@@ -193,11 +193,11 @@ def test_a_rate_limit_holds_for_delayed_tasks(delayed_scene: DelayedScene, tasks
 def test_a_delayed_task_that_was_revoked(scene: RetryScene, broker: Broker, later: bool) -> None:
     if not later:
         scene.start()
-    revoked = scene.send("plain", id="revoked", countdown=1.0)
+    revoked = scene.send("plain", id="revoked", countdown=4.0)
     revoked.revoke()
     if later:
         scene.start()
-    after = scene.send("plain", id="after", countdown=1.5)
+    after = scene.send("plain", id="after", countdown=4.5)
 
     after.get(timeout=TIMEOUT)
 

@@ -271,7 +271,7 @@ def test_a_whole_move_there_and_back_runs_each_task_once(
 ) -> None:
     """Stock producers and a stock worker, then ours, then stock again."""
     results = [
-        stock.send_task("stock.add", (n, 0), countdown=40, task_id=f"id-{n}") for n in range(20)
+        stock.send_task("stock.add", (n, 0), countdown=3600, task_id=f"id-{n}") for n in range(20)
     ]
     hold(delayq_redis, start_stock, 20)
     assert list(from_stock(app))[-1].scheduled == 20
@@ -279,6 +279,8 @@ def test_a_whole_move_there_and_back_runs_each_task_once(
     first = app.send_task("stock.add", (100, 0), countdown=0.2)
     assert first.get(timeout=TIMEOUT) == 100
     ours.stop()
+    for result in results:
+        assert DelayQ.of(app).reschedule(result.id, countdown=2)
     assert list(to_stock(app))[-1].ready == 20
     start_stock()
 

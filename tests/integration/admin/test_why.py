@@ -13,13 +13,14 @@ from celery import Celery
 from redis import Redis
 
 from celery_delayq import DelayQ, Limit, ReasonKind, Why
+from celery_delayq.admin.why import reasons
 from celery_delayq.model.scheduled import moment
 from celery_delayq.store.keys import Layout
 from celery_delayq.testing import WorkerProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.integration.cli.conftest import CONTROLS, HOSTILE
 from tests.integration.conftest import MakeApp
-from tests.support import dead_letters
+from tests.support import TIMEOUT, dead_letters
 from tests.support.cli import CommandLine
 from tests.support.runs import finished
 
@@ -33,8 +34,9 @@ def cli(app: Celery) -> CommandLine:
 
 
 @pytest.fixture
-def looked(delayq: DelayQ) -> None:
-    """A dispatcher has just looked."""
+def looked(delayq: DelayQ, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A dispatcher has looked in this test."""
+    monkeypatch.setattr(reasons, "NO_DISPATCHER_SECONDS", TIMEOUT)
     delayq.store.register("celery")
     delayq.store.next_queue()
 
@@ -304,8 +306,8 @@ def test_finished_and_unknown(delayq: DelayQ, cli: CommandLine) -> None:
 
 @pytest.mark.usefixtures("looked")
 def test_a_retry_and_a_task_in_two_queues(app: Celery, delayq: DelayQ, cli: CommandLine) -> None:
-    send(app, countdown=60, retries=2)
-    send(app, countdown=30, queue="mail")
+    send(app, countdown=7200, retries=2)
+    send(app, countdown=3600, queue="mail")
 
     answer = delayq.why("it")
 

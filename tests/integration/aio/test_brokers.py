@@ -20,6 +20,7 @@ from tests.integration.aio.conftest import run
 from tests.integration.conftest import MakeApp, NewRabbitMQ, stored
 from tests.integration.transport.test_sentinel import NAMED, Servers, Watched, watched
 from tests.integration.transport.test_tls import SecureRedis, secure_redis
+from tests.support import TIMEOUT
 from tests.support.cluster import Cluster
 
 __all__ = ["secure_redis", "watched"]  # fixtures
@@ -68,7 +69,10 @@ def test_a_failover_by_sentinel(watched: Watched, make_app: MakeApp) -> None:
         sentinel = watched.sentinels[0]
         await asyncio.to_thread(sentinel.fail_over)
         await asyncio.to_thread(
-            wait_until, lambda: sentinel.master_port() == watched.replica.port, 30, "the failover"
+            wait_until,
+            lambda: sentinel.master_port() == watched.replica.port,
+            TIMEOUT,
+            "the failover",
         )
         add = app.tasks["tasks.add"]
         with watched.replica.client(db=2) as new_master:

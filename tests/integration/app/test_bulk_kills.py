@@ -32,6 +32,7 @@ from celery_delayq.settings import Settings
 from celery_delayq.store.control import CANCEL_ID_BATCHES, ID_BATCH
 from celery_delayq.testing import wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
+from tests.support import TIMEOUT
 from tests.support.cluster import SPREAD
 from tests.support.dead_letters import details, message, stored
 
@@ -232,7 +233,7 @@ def moments_of(place: Place, name: str, moment: int = 0) -> int:
     seen = context.Value("i", 0)
     process = context.Process(target=run_and_die, args=(place, name, moment, seen))
     process.start()
-    process.join(60)
+    process.join(TIMEOUT)
     # The number of moments differs a little from run to run.
     assert process.exitcode in (0, -signal.SIGKILL) if moment else process.exitcode == 0
     return int(seen.value)
@@ -272,7 +273,7 @@ def revoked_events(app: Celery) -> Iterator[Callable[[], Counter[str]]]:
     yield until_now
     ended.set()
     is_there("end")
-    thread.join(10)
+    thread.join(TIMEOUT)
 
 
 @pytest.fixture(params=["redis", pytest.param("cluster", marks=pytest.mark.full)])

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from celery_delayq.testing import POOLS
-from tests.support import TIMEOUT
+from tests.support import SHORT_LEASE, TIMEOUT
 from tests.support.scene import Control
 
 pytestmark = pytest.mark.conformance
 
-LEASE = {"lease": 1}
+LEASE = {"lease": SHORT_LEASE}
 
 
 @pytest.mark.parametrize("pool", POOLS)

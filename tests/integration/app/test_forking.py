@@ -100,7 +100,7 @@ def test_a_child_and_its_parent_publish_to_rabbitmq_by_connections_of_their_own(
     app = make_app(broker=delayq_rabbitmq)
 
     def send(id: str) -> None:
-        app.send_task("tests.add", task_id=id, retry=False, confirm_timeout=5.0)
+        app.send_task("tests.add", task_id=id, retry=False, confirm_timeout=TIMEOUT)
 
     send("before")
     assert exit_code_of(lambda: send("child")) == 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 
 import pytest
@@ -29,11 +29,18 @@ def no_dispatchers() -> None:
     wait_until(lambda: not dispatchers(), what="those of earlier tests have ended")
 
 
-def drain(connection: Connection, seconds: float = 0.15) -> None:
-    """Handle what comes until nothing has come for so long."""
-    with suppress(TimeoutError):
-        while True:
-            connection.drain_events(timeout=seconds)
+def drain(
+    connection: Connection, seconds: float = 0.15, *, until: Callable[[], object] = lambda: True
+) -> None:
+    """Handle what comes until a condition holds, and nothing has come for so many seconds."""
+
+    def has_come() -> object:
+        with suppress(TimeoutError):
+            while True:
+                connection.drain_events(timeout=seconds)
+        return until()
+
+    wait_until(has_come, what="what is to come", interval=0)
 
 
 def publish(connection: Connection, queue: str, number: int) -> None:

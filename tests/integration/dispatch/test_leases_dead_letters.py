@@ -12,7 +12,7 @@ from redis import Redis
 from celery_delayq import DelayQ
 from celery_delayq.testing import wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
-from tests.support import TIMEOUT
+from tests.support import SHORT_LEASE, TIMEOUT
 from tests.support.dead_letters import reasons
 from tests.support.scene import Leases
 
@@ -155,7 +155,7 @@ def test_a_task_that_kills_its_child_is_dead_after_so_many_deaths(leases: Leases
 def test_a_task_that_kills_its_worker_is_delivered_alone_before_it_becomes_a_dead_letter(
     leases: Leases,
 ) -> None:
-    options = {"prefetch": 6, "delayq": {"max_deliveries": 2, "lease": 1}}
+    options = {"prefetch": 6, "delayq": {"max_deliveries": 2, "lease": SHORT_LEASE}}
     leases.app.send_task("lease.die_with_worker", task_id="killer")
     for n in range(4):
         leases.app.send_task("lease.add", (n, n), task_id=f"neighbour {n}")

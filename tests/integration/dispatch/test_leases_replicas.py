@@ -56,7 +56,7 @@ def test_without_a_replica_a_publish_says_so_and_the_task_is_stored_once(
 def test_with_a_replica_a_publish_and_a_batch_return_when_it_is_there(
     make_app: MakeApp, replica: EmbeddedRedis
 ) -> None:
-    app = replicated(make_app, wait_timeout=5)
+    app = replicated(make_app, wait_timeout=30)
     with replica.client() as there:
         for n in range(1, 6):
             app.send_task("tasks.add", (n, n))

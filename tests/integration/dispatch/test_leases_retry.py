@@ -10,10 +10,10 @@ from redis import Redis
 
 from celery_delayq import DelayQ
 from celery_delayq.testing import wait_until
-from tests.support import TIMEOUT
+from tests.support import SHORT_LEASE, TIMEOUT
 from tests.support.scene import Leases
 
-LEASE = {"lease": 1}
+LEASE = {"lease": SHORT_LEASE}
 
 
 def leased(client: Redis) -> list[bytes]:
@@ -77,13 +77,14 @@ def test_a_worker_killed_between_retry_and_acknowledgement_has_made_one_step(
     app: Celery, leases: Leases, redis: Redis
 ) -> None:
     doomed = leases.start(delayq=LEASE)
-    app.send_task("lease.retry_and_wait", (1.0,), task_id="a")
+    app.send_task("lease.retry_and_wait", (3600,), task_id="a")
     wait_until(lambda: "retried" in leases.runs("event"), what="it has sent its retry")
     assert leases.scheduled() == [("a", 1)]
     doomed.kill()
     assert leased(redis) == [b""]
     assert redis.llen("celery") == 0
 
+    assert leases.delayq.run_now("a")
     leases.start(delayq=LEASE)
     wait_until(lambda: redis.llen("log") >= 3, what="the retry has run")
     wait_until(lambda: redis.zcard("{celery}:leases") == 1 or not leased(redis), what="reclaimed")
@@ -126,11 +127,12 @@ def test_a_retry_of_an_early_acknowledged_task_is_a_message_like_others(
     Not in a solo pool: there Celery acknowledges when the task is done, early or late.
     """
     doomed = leases.start("prefork", conf={"at_least_once": False}, delayq=LEASE)
-    app.send_task("lease.retry_and_wait", (1.0,), task_id="a")
+    app.send_task("lease.retry_and_wait", (3600,), task_id="a")
     wait_until(lambda: "retried" in leases.runs("event"), what="it has sent its retry")
-    wait_until(lambda: not leases.leased_ids(), 0.5, "its acknowledgement has arrived")
+    wait_until(lambda: not leases.leased_ids(), what="its acknowledgement has arrived")
     assert leases.scheduled() == [("a", 1)]
     doomed.kill()
+    assert leases.delayq.run_now("a")
 
     leases.start(conf={"at_least_once": False}, delayq=LEASE)
     wait_until(lambda: redis.llen("log") == 3, what="the retry has run")

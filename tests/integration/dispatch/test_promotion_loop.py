@@ -102,7 +102,7 @@ def test_what_is_due_to_several_dispatchers_is_promoted_by_the_loop(
 ) -> None:
     for n in range(30):
         for store in stores:
-            store.schedule("q", entry(f"e{n}", 300 + 20 * n, relative=True))
+            store.schedule("q", entry(f"e{n}", 2000 + 20 * n, relative=True))
 
     wait_until(lambda: all(each.tally.promoted == 30 for each in dispatchers), what="all count")
     assert [store.client.llen("q") for store in stores] == [30, 30, 30]

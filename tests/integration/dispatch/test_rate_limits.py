@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from kombu import Producer
@@ -14,10 +14,13 @@ from kombu.exceptions import OperationalError
 from celery_delayq.errors import QueueFull
 from celery_delayq.model.scheduled import Outcome
 from celery_delayq.testing import wait_until
-from tests.apps.control_tasks import tasks_of
+from tests.apps.control_tasks import RETRY, tasks_of
 from tests.integration.conftest import MakeApp
 from tests.support import TIMEOUT
 from tests.support.scene import Control
+
+if TYPE_CHECKING:
+    from tests.support.travelling import TravellingControl
 
 #: What there is of a queue at one moment: Redis' clock in s, scheduled, ready.
 SAMPLE = """
@@ -163,10 +166,11 @@ def test_what_is_too_late_is_a_dead_letter(control: Control, pool: str) -> None:
         assert reason.endswith(" ms after it was due, at most 200 allowed")
 
 
-def test_a_retry_has_its_own_time(control: Control) -> None:
+@pytest.mark.run_by("test")
+def test_a_retry_has_its_own_time(control: TravellingControl) -> None:
     """It is not late for having been due, as a first attempt, long before."""
-    control.start()
-    result = control.tasks["work"].apply_async(("k", "retry"), skip_after=0.8)
+    result = control.tasks["work"].apply_async(("k", "retry"), skip_after=RETRY / 2)
+    control.run(2 * RETRY)
     assert result.get(timeout=TIMEOUT) == "k"
     assert dead_letters(control) == {}
     assert control.runs("retries") == [0, 1]
@@ -253,6 +257,9 @@ def test_a_retry_is_not_lost_when_the_queue_is_full(
     control.start(conf={"at_least_once": late}, delayq={"max_scheduled": 1})
 
     result = control.tasks["work"].delay("k", "retry")
+    waiting = [("there", 0), (result.id, 1)]
+    wait_until(lambda: control.scheduled() == waiting, TIMEOUT, "its retry waits")
 
+    assert control.delayq.run_now(result.id)
     assert result.get(timeout=TIMEOUT) == "k"
     assert control.runs("retries") == [0, 1]

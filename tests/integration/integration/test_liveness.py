@@ -87,7 +87,7 @@ def test_a_solo_worker_in_a_task_is_alive_until_its_time_limit(
     start: StartAlive, make_app: MakeApp, file: Path
 ) -> None:
     worker = start("solo")
-    make_app().send_task("stand_still", (60,), time_limit=5)
+    make_app().send_task("stand_still", (60,), time_limit=12)
     worker.wait_log("received")
 
     assert stays_alive(file)

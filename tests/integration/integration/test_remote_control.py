@@ -35,7 +35,7 @@ def test_a_worker_tells_what_is_next_in_its_queues(control: Control, pool: str) 
     assert scheduled_of(control.app, worker) == []
     with control.app.producer_pool.acquire() as producer:
         for n in reversed(range(70)):
-            options = {"producer": producer, "task_id": str(n), "countdown": 60 + n}
+            options = {"producer": producer, "task_id": str(n), "countdown": 7200 + n}
             work.apply_async((n,), queue="ab"[n % 2], **options)
             work.apply_async((n,), queue="aside", **{**options, "task_id": f"aside {n}"})
 
@@ -44,10 +44,10 @@ def test_a_worker_tells_what_is_next_in_its_queues(control: Control, pool: str) 
 
     with control.app.producer_pool.acquire() as producer:
         for n in range(70, 120):
-            work.apply_async((n,), queue="a", producer=producer, task_id=str(n), countdown=60 + n)
+            work.apply_async((n,), queue="a", producer=producer, task_id=str(n), countdown=7200 + n)
     assert ids(scheduled_of(control.app, worker)) == [str(n) for n in range(100)]
     control.app.control.revoke(["0", "3"])
-    control.delayq.reschedule("99", countdown=30)
+    control.delayq.reschedule("99", countdown=3600)
     assert ids(scheduled_of(control.app, worker)) == [
         str(n) for n in (99, 1, 2, *range(4, 99), 100, 101)
     ]
@@ -134,7 +134,7 @@ def test_arguments_are_reported_as_they_are_unless_they_are_huge(
     control: Control, args: Any, kwargs: Any, told: Any
 ) -> None:
     worker = control.start("solo")
-    control.app.send_task("who.knows", args, kwargs, countdown=60)
+    control.app.send_task("who.knows", args, kwargs, countdown=3600)
 
     [entry] = scheduled_of(control.app, worker)
 
@@ -149,10 +149,10 @@ def test_arguments_are_reported_as_they_are_unless_they_are_huge(
 
 def test_what_cannot_be_read_does_not_spoil_the_answer(control: Control) -> None:
     worker = control.start("solo")
-    control.app.send_task("work", (1,), task_id="good", countdown=60)
-    control.app.send_task("work", (1,), task_id="bad", countdown=50)
+    control.app.send_task("work", (1,), task_id="good", countdown=7200)
+    control.app.send_task("work", (1,), task_id="bad", countdown=3600)
     control.client.hset("{celery}:entries", "bad", b"\xff nonsense")
-    control.app.send_task("work", (1,), task_id="yaml", countdown=70, serializer="yaml")
+    control.app.send_task("work", (1,), task_id="yaml", countdown=9000, serializer="yaml")
 
     assert ids(scheduled_of(control.app, worker)) == ["bad", "good", "yaml"]
 

@@ -9,6 +9,7 @@ from celery import Celery, chain, chord, group
 
 from celery_delayq import DeadFilter, DelayQ
 from tests.apps.retry_tasks import Act, RetryScene
+from tests.support import SHORT_LEASE
 
 #: Where no process matters, the clock moves.
 pytestmark = pytest.mark.run_by("test")
@@ -158,11 +159,11 @@ def test_one_task_may_have_one_too(app: Celery, scene: RetryScene) -> None:
 
 @pytest.mark.run_by("workers")
 def test_a_retry_that_is_delivered_again_spends_it_once(app: Celery, scene: RetryScene) -> None:
-    doomed = scene.start(delayq={"lease": 1})
+    doomed = scene.start(delayq={"lease": SHORT_LEASE})
     acts: list[Act] = ["OSError", "die once", "OSError"]
     app.tasks["quick"].apply_async((acts,), task_id="a", retry_budget=2)
     assert doomed.wait() == -9
-    scene.start(delayq={"lease": 1})
+    scene.start(delayq={"lease": SHORT_LEASE})
 
     scene.wait(lambda: len(scene.attempts("a")) == 3, "it has come back")
 

@@ -277,7 +277,7 @@ def start_with_others(url: str, schedule: dict[str, Any]) -> None:
     app = app_of(url, schedule)
     store = DelayQ.of(app).store
     store.client.rpush("there", "")
-    store.client.blpop("go", 60)
+    store.client.blpop("go", TIMEOUT)
     Deployment(app).keep(Stores.single(store))
 
 

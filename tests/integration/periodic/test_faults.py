@@ -26,7 +26,7 @@ from tests.apps.periodic_tasks import Diary, StartWorker, start
 from tests.support import TIMEOUT
 from tests.support.ticking import ticking, write_entries
 
-KEEP: dict[str, Any] = {"catch_up": "all"}
+KEEP: dict[str, Any] = {"catch_up": "all", "catch_up_max": 1000}
 
 #: An app module: its broker, and a module that it includes.
 SHOP = """

@@ -84,7 +84,7 @@ def test_what_was_scheduled_ahead_is_judged_as_what_was_missed(
         if not cell.in_code:
             entries[name] = delayq.periodic.add(name, **given(cell))
     delayq.store.next_queue()  # somebody dispatches until now
-    tick = delayq.store.now_ms() + 1_000
+    tick = delayq.store.now_ms() + 3_000
     for entry in entries.values():
         write_due(delayq, entry, tick)
     with ticking(before):

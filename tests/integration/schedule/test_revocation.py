@@ -17,7 +17,7 @@ from celery_delayq.testing import wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.apps.control_tasks import tasks_of
 from tests.integration.conftest import MakeApp
-from tests.support import TIMEOUT
+from tests.support import SHORT_LEASE, TIMEOUT
 from tests.support.scene import Control
 from tests.support.stopped import stop
 
@@ -130,7 +130,7 @@ def test_what_is_ready_is_refused_by_workers_that_start_later(control: Control, 
 @pytest.mark.parametrize("way", [by_ids, by_stamp], ids=["ids", "stamp"])
 def test_what_a_killed_worker_held_is_refused_by_the_next_one(control: Control, way: Way) -> None:
     conf = {"worker_prefetch_multiplier": 12}
-    doomed = control.start(conf=conf, delayq={"lease": 1})
+    doomed = control.start(conf=conf, delayq={"lease": SHORT_LEASE})
     control.tasks["work"].apply_async(("blocking", "", "gate"), task_id="blocking")
     control.wait_runs(1)
     result = send(control, "revoked", "us")
@@ -146,7 +146,7 @@ def test_what_a_killed_worker_held_is_refused_by_the_next_one(control: Control, 
     doomed.kill()
     assert control.leased_ids() == {"blocking", "revoked", "another one"}
     control.open("gate")
-    control.start(conf=conf, delayq={"lease": 1})
+    control.start(conf=conf, delayq={"lease": SHORT_LEASE})
 
     spared = send(control, "spared")
     assert spared.get(timeout=TIMEOUT) == "spared"

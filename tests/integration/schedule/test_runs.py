@@ -14,7 +14,7 @@ from celery_delayq.model.history import Run
 from celery_delayq.testing import WorkerProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.integration.conftest import MakeApp, Through
-from tests.support import TIMEOUT
+from tests.support import SHORT_LEASE, TIMEOUT
 from tests.support.proxy import Fault
 from tests.support.scene import AppScene, StartWorker
 
@@ -41,7 +41,7 @@ class History(AppScene):
         """Start a worker with the option *history*; *late* is when it acknowledges."""
         history, late = options.pop("history", 10_000), options.pop("late", True)
         conf = {"task_acks_late": late, **options.pop("conf", {})}
-        own = {"history": history, "lease": 1.0, "registry_refresh": 1.0}
+        own = {"history": history, "lease": SHORT_LEASE, "registry_refresh": 1.0}
         return super().start(pool, conf=conf, delayq=own, **options)
 
     def send_each(self) -> None:

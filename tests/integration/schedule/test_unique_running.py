@@ -10,13 +10,13 @@ from celery.result import AsyncResult
 
 from celery_delayq.errors import UniqueConflict
 from celery_delayq.testing import wait_until
-from tests.support import TIMEOUT
+from tests.support import SHORT_LEASE, TIMEOUT
 from tests.support.scene import Control
 
 #: When a task is acknowledged.
 LATE, EARLY = True, False
 ACKS = pytest.mark.parametrize("late", [LATE, EARLY], ids=["late ack", "early ack"])
-LEASE = {"lease": 1}
+LEASE = {"lease": SHORT_LEASE}
 
 
 def wait_retry(control: Control, result: AsyncResult) -> None:
@@ -54,6 +54,7 @@ def test_a_retry_keeps_the_key(control: Control, do: str, scope: str, late: bool
     with pytest.raises(UniqueConflict):
         task.apply_async(("k",), on_conflict="error")
 
+    assert control.delayq.run_now(first.id)
     assert first.get(timeout=TIMEOUT) == "k"
     control.wait_empty()
     assert control.runs("id", "retries") == [(first.id, 0), (first.id, 1)]
@@ -77,9 +78,10 @@ def test_a_retry_that_waits_is_replaced(
     first = task.delay("k", "autoretry")
     wait_retry(control, first)
 
-    second = task.apply_async(("k",), countdown=0.1)
+    second = task.apply_async(("k",), countdown=600)
 
     assert control.scheduled() == [(second.id, 0)]
+    assert control.delayq.run_now(second.id)
     assert second.get(timeout=TIMEOUT) == "k"
     control.wait_empty()
     assert first.state == "REVOKED"
@@ -140,7 +142,10 @@ def test_a_retry_runs_without_the_key_when_another_has_it(
     second = task.apply_async(("k",), countdown=60)
     assert second.id != first.id
     control.open("gate")
+    waiting = [(second.id, 0), (first.id, 1)]
+    wait_until(lambda: control.scheduled() == waiting, TIMEOUT, "its retry waits")
 
+    assert control.delayq.run_now(first.id)
     assert first.get(timeout=TIMEOUT) == "k"
 
     assert control.owners() == {"k": second.id}

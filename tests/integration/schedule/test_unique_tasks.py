@@ -37,16 +37,16 @@ def test_another_call_takes_the_place_of_the_first(
     task = control.tasks[f"{policy}.{scope}"]
     control.start("threads")
     with control.watching() as told:
-        first = task.apply_async(("k",), countdown=80)
+        first = task.apply_async(("k",), countdown=9000)
         due = due_of(first)
-        second = task.apply_async(("k",), countdown=50)
+        second = task.apply_async(("k",), countdown=7200)
         assert control.scheduled() == [(second.id, 0)]
         assert control.owners() == {"k": second.id}
         assert first.state == "REVOKED"
         with pytest.raises(TaskRevokedError, match=f"replaced by {second.id}"):
             first.get(timeout=TIMEOUT)
         wait_until(lambda: ("task-revoked", first.id) in told, TIMEOUT, "its event")
-    third = task.apply_async(("k",), countdown=20)
+    third = task.apply_async(("k",), countdown=3600)
     third_due = due_of(third)
     assert control.delayq.run_now(third.id)
 

@@ -32,7 +32,7 @@ def new_runner(delayq_redis: RedisUnderTest) -> Iterator[NewRunner]:
     runners: list[ScriptRunner] = []
 
     def new(retry: Retry) -> ScriptRunner:
-        client = Redis(port=delayq_redis.port, retry=retry, socket_timeout=0.3)
+        client = Redis(port=delayq_redis.port, retry=retry, socket_timeout=1.0)
         runners.append(ScriptRunner(client, Keys(), Layout()))
         return runners[-1]
 

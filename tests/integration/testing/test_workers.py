@@ -87,7 +87,7 @@ def test_two_workers_have_names_of_their_own(app: Celery, start: Workers) -> Non
     first.wait_ready()
 
     def both_answer() -> list[dict[str, object]]:
-        answers: list[dict[str, object]] = app.control.ping(timeout=0.5)
+        answers: list[dict[str, object]] = app.control.ping(timeout=5, limit=2)
         return answers if len(answers) == 2 else []
 
     answers = wait_until(both_answer, TIMEOUT, "two answers")
@@ -167,7 +167,7 @@ def test_stop_lets_a_running_task_finish(app: Celery, start: Workers) -> None:
 
     worker.stop()
 
-    assert result.get(timeout=1) == "rested"
+    assert result.get(timeout=TIMEOUT) == "rested"
 
 
 def test_a_worker_that_does_not_end_shows_what_it_does(app: Celery, start: Workers) -> None:

@@ -33,7 +33,7 @@ def test_messages_of_a_queue_that_cannot_be_registered_are_leased(
             with pytest.raises(StoreFull):
                 channel.basic_consume("q", False, got.append, "tag")
 
-        drain(connection)
+        drain(connection, until=lambda: got)
 
         assert [message.payload for message in got] == ["0"]
         assert sum(held(delayq_redis.client).values()) == 1
@@ -69,7 +69,7 @@ def test_the_last_consumer_of_a_queue_says_whether_its_messages_are_leased(
         channel.basic_consume("q", False, first.append, "first")
         channel.basic_consume("q", True, second.append, "second")
 
-        drain(connection)
+        drain(connection, until=lambda: first or second)
 
         assert (len(first), len(second), held(delayq_redis.client)) == (0, 1, {})
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from contextlib import closing, contextmanager, suppress
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from celery_delayq.testing import WorkerProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.apps.ending_tasks import Desk, app
 from tests.apps.settings import limits_of
-from tests.support import TIMEOUT
+from tests.support import SHORT_LEASE, TIMEOUT
 from tests.support.faults.checker import Run
 from tests.support.permits import watching
 from tests.support.scene import StartWorker
@@ -37,7 +37,6 @@ pytestmark = pytest.mark.each_server
 Servers = tuple[EmbeddedRedis, EmbeddedRedis]
 
 PASSWORD = "s3cret"
-LEASE = 2.0
 
 
 @pytest.fixture
@@ -83,11 +82,11 @@ def test_a_failover_under_load(
     waits = desk.options["delayq"].pop("wait_replicas")
     running = desk.send(2, "gate")
     workers = [
-        desk.worker("prefork", lease=LEASE),
-        desk.worker("threads", lease=LEASE, args=["--queues=celery,aside"]),
+        desk.worker("prefork", lease=SHORT_LEASE),
+        desk.worker("threads", lease=SHORT_LEASE, args=["--queues=celery,aside"]),
     ]
     desk.wait_started(running, 2)
-    scheduled = desk.send(20, countdown=6)
+    scheduled = desk.send(20, countdown=15)
 
     # Load, also while the replica is asked what it has and when the master dies.
     desk.options["delayq"]["wait_replicas"] = waits
@@ -110,7 +109,7 @@ def test_a_failover_under_load(
     wait_failover(desk, replica, sentinel, workers)
 
     # Dispatchers and heartbeats are on the new master.
-    desk.wait_finished(desk.send(1, queue="aside", countdown=1.5 * LEASE))
+    desk.wait_finished(desk.send(1, queue="aside", countdown=1.5 * SHORT_LEASE))
     assert set(running) <= desk.leased_ids()
     desk.open("gate")
     certain.update(published if waits else [])
@@ -133,34 +132,34 @@ def test_a_replica_that_lags_undoes_what_it_was_not_told_and_nothing_else(
     desk: Desk, servers: Servers, sentinel: Sentinel
 ) -> None:
     master, replica = servers
-    workers = [desk.worker("prefork", lease=LEASE), desk.worker("threads", lease=LEASE)]
+    workers = [desk.worker("prefork", lease=SHORT_LEASE), desk.worker("threads", lease=SHORT_LEASE)]
     desk.wait_finished(desk.send(20))
-    kept, cancelled, moved = (desk.send(5, countdown=14) for _ in range(3))
-    again = desk.send(4, acks="mixed", countdown=7)
+    kept, cancelled, moved = (desk.send(5, countdown=3600) for _ in range(3))
+    again = desk.send(4, acks="mixed", countdown=3600)
     everything = [*kept, *cancelled, *moved, *again]
     wait_until(lambda: replica_has(replica, everything), what="the schedule on the replica")
 
     with replica.client() as client:
         cut_off(client)
-    lost = desk.send(5, countdown=14)
-    with Celery("lag", broker=desk.url, set_as_current=False) as app:
-        app.conf.broker_transport_options = {"master_name": MASTER_NAME}
-        delayq = DelayQ.of(app)
+    lost = desk.send(5, countdown=3600)
+    with controlling(desk) as delayq:
         assert {delayq.cancel(id) for id in cancelled} == {Outcome.DONE}
-        assert {delayq.reschedule(id, countdown=900) for id in moved} == {Outcome.DONE}
-        delayq.close()
+        assert {delayq.reschedule(id, countdown=7200) for id in moved} == {Outcome.DONE}
+        assert {delayq.run_now(id) for id in again} == {Outcome.DONE}
     desk.wait_finished(again)
     wait_until(lambda: not desk.leased_ids(), TIMEOUT, "the acks")
     master.kill()
     wait_failover(desk, replica, sentinel, workers)
 
+    with controlling(desk) as delayq:
+        assert {delayq.run_now(id) for id in everything} == {Outcome.DONE}
     desk.wait_finished([*everything, *desk.send(5, countdown=1)])
     desk.wait_empty()
 
     assert not desk.ledger.finished() & set(lost)
     assert desk.twice() == dict.fromkeys(again, 2)
     store = Store(desk.redis, Keys(), Layout())
-    reports = [*check(Stores.single(store), Settings(lease=LEASE))]
+    reports = [*check(Stores.single(store), Settings(lease=SHORT_LEASE))]
     assert reports[-1].findings == []
 
 
@@ -173,7 +172,7 @@ def test_after_a_failover_to_a_replica_that_lags_a_limit_holds_for_what_starts_t
     most, limits = 2, {"ending.late": {"name": "late", "concurrency": 2}}
     monkeypatch.setattr(app, "_delayq_limits", AppLimits(limits_of(limits)))
     master, replica = servers
-    worker = desk.worker("prefork", lease=LEASE, concurrency=8, limits=limits)
+    worker = desk.worker("prefork", lease=SHORT_LEASE, concurrency=8, limits=limits)
     first = desk.send(most, "first")
     desk.wait_started(first, most)
     second = desk.send(3 * most, "second")
@@ -205,6 +204,15 @@ def most_at_once(runs: Iterable[Run]) -> int:
     steps = [(run.start_us, 1) for run in runs]
     steps += [(run.end_us, -1) for run in runs if run.end_us is not None]
     return max(accumulate(step for _, step in sorted(steps)))
+
+
+@contextmanager
+def controlling(desk: Desk) -> Iterator[DelayQ]:
+    """Yield the object of another app, connected to the master of this moment."""
+    with Celery("lag", broker=desk.url, set_as_current=False) as app:
+        app.conf.broker_transport_options = {"master_name": MASTER_NAME}
+        with closing(DelayQ.of(app)) as delayq:
+            yield delayq
 
 
 def cut_off(replica: Redis) -> None:

@@ -138,7 +138,7 @@ def test_each_key(desk: Desk, redis: Redis, make_app: MakeApp, pool: str, harm: 
         ids = desk.send(1, queue="aside", countdown=0.5)  # a publish may be refused meanwhile
         HARMS[harm](redis, name, key)
         try:
-            desk.wait_finished(ids, 30)
+            desk.wait_finished(ids, 100)
             looked = command("fsck", "--json")
             findings = looked.json["findings"]
             shown = [spelled(text) for each in findings for text in each["examples"]]

@@ -61,7 +61,7 @@ def test_a_message_of_a_queue_that_is_popped_is_not_lost(
         pipe.rpoplpush("aside", "brief")
         pipe.execute()
 
-    wait_until(lambda: redis.llen("log"), 10, "the task")
+    wait_until(lambda: redis.llen("log"), what="the task")
     assert longest <= IDLE_SECONDS
     client.close()
 

@@ -13,15 +13,15 @@ from celery_delayq.testing import wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from celery_delayq.transport.poller import KOMBU_STOPS_POLLING
 from tests.apps.ending_tasks import Desk
+from tests.support import SHORT_LEASE
 from tests.support.proxy import Proxy
 from tests.support.scene import StartWorker
 from tests.support.stopped import stopped
 
 pytestmark = pytest.mark.each_server
 
-LEASE = 1.0
 #: Seconds after which every lease that was not kept is over and reclaimed.
-BEYOND = 2 * LEASE
+BEYOND = 2 * SHORT_LEASE
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def through(proxy: Proxy) -> str:
 
 def start_another_worker(desk: Desk) -> None:
     """Start a worker that has room for whatever is ready, and sees to the queue ``aside``."""
-    desk.worker("threads", lease=LEASE, concurrency=20, args=["--queues=celery,aside"])
+    desk.worker("threads", lease=SHORT_LEASE, concurrency=20, args=["--queues=celery,aside"])
 
 
 def wait_beyond_a_lease(desk: Desk, queue: str = "aside") -> None:
@@ -70,7 +70,7 @@ def test_tasks_go_on_while_their_worker_loses_its_connections(
     """Neither they nor what Celery drops from the pool run twice, with another worker there."""
     quick = desk.send(30)
     ids = desk.send(12, "gate")
-    worker = desk.worker(pool, url=through(proxy), lease=LEASE)
+    worker = desk.worker(pool, url=through(proxy), lease=SHORT_LEASE)
     running = desk.wait_started(ids, 2)
     desk.wait_finished(quick)
     wait_until(lambda: desk.leased_ids().difference(running), what="it holds more than it runs")
@@ -91,7 +91,7 @@ def test_a_task_that_a_child_has_and_has_not_told_of_is_not_given_to_others(
     desk: Desk, proxy: Proxy
 ) -> None:
     """Celery drops it from the pool; the child, here a stopped one, runs it all the same."""
-    worker = desk.worker("prefork", url=through(proxy), lease=LEASE, concurrency=1)
+    worker = desk.worker("prefork", url=through(proxy), lease=SHORT_LEASE, concurrency=1)
     desk.wait_finished(desk.send(1))
     desk.wait_empty()  # else the child may not have told yet that it is done
     (child,) = psutil.Process(worker.pid).children()
@@ -113,7 +113,7 @@ def test_a_task_that_a_child_has_and_has_not_told_of_is_not_given_to_others(
 @pytest.mark.full
 def test_children_that_end_after_each_task_go_on_after_losses(desk: Desk, proxy: Proxy) -> None:
     worker = desk.worker(
-        "prefork", url=through(proxy), lease=LEASE, args=["--max-tasks-per-child=1"]
+        "prefork", url=through(proxy), lease=SHORT_LEASE, args=["--max-tasks-per-child=1"]
     )
     ids = []
     for losses in range(1, 4):
@@ -156,7 +156,9 @@ def test_tasks_that_are_cancelled_for_a_lost_connection_run_again(
 def test_a_worker_is_as_before_after_several_losses(
     desk: Desk, proxy: Proxy, pool: str, prefetch: int
 ) -> None:
-    worker = desk.worker(pool, url=through(proxy), lease=LEASE, worker_prefetch_multiplier=prefetch)
+    worker = desk.worker(
+        pool, url=through(proxy), lease=SHORT_LEASE, worker_prefetch_multiplier=prefetch
+    )
     # Whatever is started when it is first needed is there.
     desk.wait_finished(desk.send(20))
     proxy.cut_all()
@@ -197,7 +199,7 @@ def test_a_worker_is_as_before_after_several_losses(
 def test_a_connection_that_is_lost_while_nothing_is_asked_costs_nothing(desk: Desk) -> None:
     """The worker has enough to do, and reads its end again and again were it left open."""
     ids = desk.send(6, "gate")
-    worker = desk.worker("prefork", lease=LEASE, concurrency=1, worker_prefetch_multiplier=8)
+    worker = desk.worker("prefork", lease=SHORT_LEASE, concurrency=1, worker_prefetch_multiplier=8)
     wait_until(lambda: len(desk.leased_ids()) >= 5, what="it has enough to do")
     desk.timers(worker)
     process = psutil.Process(worker.pid)
@@ -222,7 +224,7 @@ def test_a_connection_that_is_lost_while_nothing_is_asked_costs_nothing(desk: De
 def test_redis_is_restarted_while_tasks_run(desk: Desk, broker: EmbeddedRedis) -> None:
     ids = desk.send(12, "gate")
     scheduled = desk.send(5, countdown=1)
-    worker = desk.worker("prefork", lease=LEASE)
+    worker = desk.worker("prefork", lease=SHORT_LEASE)
     running = desk.wait_started(ids, 2)
 
     broker.stop()
@@ -252,7 +254,7 @@ def test_redis_hangs_for_longer_than_a_lease_while_tasks_run(
     desk: Desk, broker: EmbeddedRedis
 ) -> None:
     ids = desk.send(12, "gate")
-    desk.worker("prefork", lease=LEASE)
+    desk.worker("prefork", lease=SHORT_LEASE)
     start_another_worker(desk)
     running = desk.wait_started(ids, 2)
 

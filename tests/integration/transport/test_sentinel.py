@@ -98,13 +98,13 @@ def test_publisher_and_worker_follow_the_master(
     app = make_app(broker=broker, **NAMED)
     worker = start_worker(delayq_worker, broker, NAMED)
     with watched.replica.client(db=2) as client:
-        before = app.send_task("url.add", (2, 2), countdown=60)
+        before = app.send_task("url.add", (2, 2), countdown=3600)
         wait_until(lambda: client.zcard("{celery}:due") == 1, TIMEOUT, "the entry on the replica")
 
         watched.master.kill()
         wait_until(
             lambda: all(s.master_port() == watched.replica.port for s in watched.sentinels),
-            30,
+            TIMEOUT,
             "the failover",
         )
 

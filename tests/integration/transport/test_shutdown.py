@@ -11,7 +11,7 @@ from celery_delayq.testing import ManagedProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.apps.ending_tasks import Desk, half_sent
 from tests.integration.conftest import Through
-from tests.support import TIMEOUT
+from tests.support import SHORT_LEASE, TIMEOUT
 from tests.support.proxy import Fault
 from tests.support.scene import StartWorker
 
@@ -105,7 +105,7 @@ def test_what_comes_for_a_queue_that_was_cancelled_meanwhile_goes_back_in_order(
     worker = desk.worker("threads", url=delayq.app.conf.broker_url)
     desk.wait_done(quick)
     ids = desk.send(6, queue="spare")
-    late = proxy.on(b"{spare}:leased", Fault.DELAY, seconds=1.0)  # the first request for it
+    late = proxy.on(b"{spare}:leased", Fault.DELAY, seconds=4.0)  # the first request for it
 
     desk.tell(worker, "add_consumer", queue="spare")
     assert late.fired.wait(TIMEOUT)
@@ -136,7 +136,7 @@ def test_a_task_that_is_revoked_while_it_waits_in_a_worker_does_not_run(desk: De
 def test_a_task_over_its_time_limit_runs_again_only_where_the_app_says_so(
     desk: Desk, again: bool
 ) -> None:
-    [slow] = desk.send(1, FOR_EVER, time_limit=1)
+    [slow] = desk.send(1, FOR_EVER, time_limit=4)
     ids = desk.send(6)
     worker = desk.worker("prefork", task_acks_on_failure_or_timeout=not again)
     worker.wait_log("Hard time limit")
@@ -157,10 +157,10 @@ CONSUMER = """
 import os, sys
 import celery_delayq
 from kombu import Connection, Consumer, Queue
-from tests.support import TIMEOUT
+from tests.support import SHORT_LEASE, TIMEOUT
 
 url, how, timeout = sys.argv[1:]
-connection = Connection(url, transport_options={"delayq": {"lease": 1}})
+connection = Connection(url, transport_options={"delayq": {"lease": SHORT_LEASE}})
 got = []
 consumer = Consumer(connection, [Queue("celery")], on_message=got.append, prefetch_count=3)
 consumer.consume()
@@ -189,7 +189,7 @@ def test_what_a_consumer_held_comes_back(desk: Desk, how: str) -> None:
 
     if how == "vanishes":
         assert desk.leased_ids() == set(ids[:3])
-        desk.worker("threads", lease=1)
+        desk.worker("threads", lease=SHORT_LEASE)
         desk.wait_finished(ids)
         desk.wait_empty()
         assert desk.twice() == {}

@@ -234,7 +234,6 @@ class Stage(LedgerDesk):
         settings = {
             "task_acks_late": late,
             "task_reject_on_worker_lost": late,
-            "worker_proc_alive_timeout": TIMEOUT,
             "worker_prefetch_multiplier": 1 if several else 60,
             "broker_transport_options": {
                 "delayq": self._settings,

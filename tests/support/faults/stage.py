@@ -173,7 +173,7 @@ class Stage:
                 process.term()
         for process in self._processes:
             with suppress(ProcessFailed):
-                process.wait(timeout=20)
+                process.wait(timeout=60)
         self.kill_processes()
 
     def kill_processes(self) -> None:

@@ -154,9 +154,11 @@ logging.basicConfig(stream=sys.stdout, level="INFO", format="%(module)s %(messag
 logging.getLogger().handlers[0].flush = lambda: native_threads.sleep(0.002)
 stock = logging.Logger.callHandlers
 make(EVENTLET)
-native_threads.start(lambda: log("native", native_threads.sleep))
+ended = []
+native_threads.start(lambda: ended.append(log("native", native_threads.sleep)))
 eventlet.spawn(log, "greenlet", eventlet.sleep).wait()
-eventlet.sleep(1)
+while not ended:
+    eventlet.sleep(0.01)
 undo(EVENTLET)
 assert logging.Logger.callHandlers is stock
 """

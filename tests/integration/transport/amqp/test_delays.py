@@ -56,7 +56,7 @@ def test_a_task_for_an_exchange_goes_to_the_queues_that_are_bound_when_it_is_due
 ) -> None:
     exchange = Exchange("shop", kind)
     exchange(scene.channel).declare()
-    due = scene.send("a", 0.5, exchange=exchange, routing_key="orders.new")
+    due = scene.send("a", 4.0, exchange=exchange, routing_key="orders.new")
     late = Queue("late", exchange, "orders.*" if kind == "topic" else "orders.new")
     late(scene.channel).declare()
 
@@ -83,7 +83,7 @@ def test_a_hundred_tasks_that_nobody_gets_are_kept_and_hold_up_no_other(
 
     came = scene.receive("orders", 20)
 
-    assert all(dues[id] <= at < dues[id] + 5 for id, at in came.items())
+    assert all(dues[id] <= at < dues[id] + 60 for id, at in came.items())
     if gone != "queue":
         empty(scene.channel).declare()
         scene.channel.queue_bind("delayq.unroutable", "empty", "gone")
@@ -92,7 +92,7 @@ def test_a_hundred_tasks_that_nobody_gets_are_kept_and_hold_up_no_other(
 
 def test_a_task_whose_queue_was_deleted_is_a_dead_letter_and_can_be_replayed(scene: Scene) -> None:
     delayq = DelayQ.of(scene.app)
-    scene.send("a", 2, queue="gone")
+    scene.send("a", 6, queue="gone")
     scene.channel.queue_delete("gone")
     wait_until(
         lambda: delayq.admin.stats().as_dict()["unroutable"] == 1, TIMEOUT, "it is unroutable"
@@ -201,7 +201,7 @@ def test_a_call_that_cannot_arrive_is_refused(
     with pytest.raises(error, match=text):
         call(scene)
 
-    scene.send("b", 0.05, retry=False, confirm_timeout=10)
+    scene.send("b", 0.05, retry=False, confirm_timeout=TIMEOUT)
     assert scene.receive("orders").keys() == {"b"}
 
 

@@ -34,7 +34,7 @@ def test_a_killed_master_holds_up_its_own_queues_only(scene: ClusterScene, pool:
     assert lost.master is not other.master
     worker = scene.work(0, 11, pool=pool, concurrency=2)
     for number in range(20):
-        scene.send("plain", id=f"before-{number}", countdown=4, queue=lost.queue, **PATIENT)
+        scene.send("plain", id=f"before-{number}", countdown=12, queue=lost.queue, **PATIENT)
     replica = scene.cluster.replica_of(lost.master)
     due = f"{{{lost.tag}}}:{{{lost.queue}}}:due"
     with replica.client() as client:
@@ -215,7 +215,7 @@ def test_a_dispatcher_of_its_own_moves_tasks_of_all_shards_after_a_failover_too(
             scene.send("plain", id=f"a{number}", countdown=0.3, queue=scene.shard(number).queue)
         for number in numbers:
             scene.wait_state(f"a{number}")
-        scene.send("plain", id="kept", countdown=3, queue=lost.queue)
+        scene.send("plain", id="kept", countdown=12, queue=lost.queue)
         replica = scene.cluster.replica_of(lost.master)
         with replica.client() as client:
             client.readonly()

@@ -20,6 +20,10 @@ def test_workers_answer_obey_and_are_seen_after_each_master_went(scene: ClusterS
     def answers() -> bool:
         return (inspect.ping() or {}).keys() == {worker.hostname}
 
+    def scheduled() -> list[str]:
+        entries = (inspect.scheduled() or {}).get(worker.hostname, [])
+        return [each["request"]["id"] for each in entries]
+
     with scene.watching() as told:
         wait_until(answers, TIMEOUT, "an answer")
         for number, master in enumerate(scene.cluster.masters):
@@ -29,7 +33,7 @@ def test_workers_answer_obey_and_are_seen_after_each_master_went(scene: ClusterS
             wait_until(answers, TIMEOUT, "an answer")
             far, seen = f"far-{number}", f"seen-{number}"
             scene.send("plain", id=far, countdown=3600, queue=shard.queue)
-            assert [each["request"]["id"] for each in inspect.scheduled()[worker.hostname]] == [far]
+            wait_until(lambda: scheduled() == [far], TIMEOUT, "it is scheduled")  # noqa: B023
             scene.app.control.revoke([far])
             scene.wait_state(far, "REVOKED")
             scene.send("plain", id=seen, queue=shard.queue)
