@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from heapq import nlargest
@@ -15,7 +16,7 @@ from celery_delayq.errors import InvalidLimit
 from celery_delayq.model.envelope import due_of_eta
 from celery_delayq.model.limits import Definition, Limit
 from celery_delayq.model.limits.of_app import limits_of
-from celery_delayq.model.scheduled import ScheduledTask, moment
+from celery_delayq.model.scheduled import Outcome, ScheduledTask, moment
 from celery_delayq.store.session import Session
 from celery_delayq.store.stores import Stores
 from celery_delayq.store.task_limits import PAGE_LANES, StoredLimit
@@ -64,6 +65,11 @@ class LimitStatus:
     def definition(self) -> Definition | None:
         """What counts; None if nothing is limited."""
         return None if self.is_off else self.override or self.of_code
+
+    @property
+    def definitions(self) -> tuple[Definition | None, Definition | None, bool]:
+        """What the code says, what people have set, and whether it is off."""
+        return self.of_code, self.override, self.is_off
 
     def as_dict(self) -> dict[str, Any]:
         """Return all fields as JSON types."""
@@ -171,14 +177,7 @@ class TaskLimits:
             raise InvalidLimit(
                 f"limit {name!r}: give rate, burst, concurrency or fair, or off=True, and not both"
             )
-        known = self._stored(name)
-
-        def override(before: StoredLimit) -> str:
-            if off:
-                return _OFF
-            of_code = before.of_code or known.of_code  # of other stores, or of the app's code
-            return self._changed(name, before._replace(of_code=of_code), given).text
-
+        override = self._override(name, given, off=off)
         self._session.ask(lambda stores: stores.change_limit(percent(name), override))
         return self.get(name)
 
@@ -264,6 +263,20 @@ class TaskLimits:
             )
         return found[percent(name)]
 
+    def _override(
+        self, name: str, given: dict[str, Any], *, off: bool
+    ) -> Callable[[StoredLimit], str]:
+        """Return the function that makes what people set from the definitions in Redis."""
+        known = self._stored(name)
+
+        def override(before: StoredLimit) -> str:
+            if off:
+                return _OFF
+            of_code = before.of_code or known.of_code  # of other stores, or of the app's code
+            return self._changed(name, before._replace(of_code=of_code), given).text
+
+        return override
+
     def _changed(self, name: str, stored: StoredLimit, given: dict[str, Any]) -> Definition:
         """Return what counts, with changes."""
         before = Definition.parse(stored.override) or Definition.parse(stored.of_code)
@@ -292,6 +305,54 @@ class TaskLimits:
                     f"of limit {name!r} cannot hold; set acks_late=True at the task, or "
                     "DelayQ(app, at_least_once=True)"
                 )
+
+
+def set_as_seen(
+    limits: TaskLimits, seen: LimitStatus, *, off: bool = False, **given: Any
+) -> Outcome:
+    """Change a limit as :meth:`TaskLimits.set` does, unless its definitions are not *seen* by now.
+
+    Returns
+    -------
+    Outcome
+        ``DONE``, or ``CHANGED``.
+
+    Raises
+    ------
+    InvalidLimit
+        As for :meth:`TaskLimits.set`.
+    """
+    return _change_as_seen(limits, seen, limits._override(seen.name, given, off=off))
+
+
+def unset_as_seen(limits: TaskLimits, seen: LimitStatus) -> Outcome:
+    """Forget what people have set, unless the definitions are not *seen* by now.
+
+    The outcome is that of :func:`set_as_seen`.
+    """
+    return _change_as_seen(limits, seen, lambda _: "")
+
+
+def _change_as_seen(
+    limits: TaskLimits, seen: LimitStatus, override: Callable[[StoredLimit], str]
+) -> Outcome:
+    known, outcome = limits._stored(seen.name), Outcome.DONE
+    written: str | None = None
+
+    def override_if_seen(before: StoredLimit) -> str | None:
+        nonlocal outcome, written
+        of_code = before.of_code or known.of_code
+        now = _status(seen.name, before._replace(of_code=of_code))
+        # The reply to an earlier attempt may have been lost.
+        if now.definitions != seen.definitions and before.override != written:
+            outcome = Outcome.CHANGED
+            return None
+        written = override(before)
+        return written
+
+    name = percent(seen.name)
+    limits._session.ask(lambda stores: stores.change_limit(name, override_if_seen))
+    return outcome
 
 
 def _as_dict(definition: Definition | None) -> dict[str, Any] | None:
@@ -345,7 +406,9 @@ def _statuses(stores: Stores, only: str | None = None) -> builtins.list[LimitSta
     )
 
 
-def _status(name: str, stored: StoredLimit, *, held: int, lanes: int, used: int) -> LimitStatus:
+def _status(
+    name: str, stored: StoredLimit, *, held: int = 0, lanes: int = 0, used: int = 0
+) -> LimitStatus:
     override = Definition.parse(stored.override)
     is_off = stored.override != "" and override is None
     of_code = Definition.parse(stored.of_code)

@@ -378,9 +378,10 @@ class Schedule:
         codes: dict[tuple[str, str], StatusCode] = {}
         for _ in range(MOVE_ATTEMPTS):
             for each in self.find(id, queue=queue):
-                entry, due = (each.queue, each._name), due_of_eta(each.due).ms
+                entry = each.queue, each._name
                 if codes.get(entry, _CHANGED) == _CHANGED:
-                    move = each._name, shift_due(due, by_ms), due if if_due is None else if_due
+                    due = due_of_eta(each.due).ms if if_due is None else if_due
+                    move = each._name, shift_due(due, by_ms), due
                     codes[entry] = self._move(each.queue, move)
             if _CHANGED not in codes.values() or if_due is not None:
                 break

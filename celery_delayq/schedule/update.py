@@ -17,7 +17,7 @@ from celery_delayq.model.changes import Expiry, MessageChanges, MessageEditor
 from celery_delayq.model.changes.record import edited_record
 from celery_delayq.model.envelope import Record, due_of_eta
 from celery_delayq.model.lookup import Location, StatusCode, Swap
-from celery_delayq.model.scheduled import Outcome, bound_ms, moment, outcome_of
+from celery_delayq.model.scheduled import Outcome, ScheduledTask, bound_ms, moment, outcome_of
 from celery_delayq.model.task_options import check_expires
 from celery_delayq.schedule.client import id_of
 from celery_delayq.store.keys import Layout
@@ -98,9 +98,10 @@ class Updates:
         RecordError
             The message or its arguments cannot be decoded by this process.
         """
-        app = self._session.app
-        changes = changes_of(
-            app,
+        return self._update(
+            id,
+            queue,
+            if_eta,
             args=args,
             kwargs=kwargs,
             priority=priority,
@@ -108,12 +109,23 @@ class Updates:
             headers=headers,
             unpickle=unpickle,
         )
+
+    def _update(
+        self,
+        id: str,
+        queue: str | None,
+        if_eta: datetime | str | None,
+        seen: Sequence[ScheduledTask] | None = None,
+        **given: Any,
+    ) -> Outcome:
+        app = self._session.app
+        changes = changes_of(app, **given)
         if changes.is_empty:
             raise ConfigError(
                 "update() without a change: give args, kwargs, priority, expires or headers"
             )
         if_due, editor = bound_ms("if_eta", if_eta), editor_of(app, changes)
-        return _Update(self._session, id_of(id), queue, if_due, editor).make()
+        return _Update(self._session, id_of(id), queue, if_due, editor, seen).make()
 
 
 class _Update:
@@ -126,6 +138,7 @@ class _Update:
         queue: str | None,
         if_due: int | None,
         editor: MessageEditor,
+        seen: Sequence[ScheduledTask] | None,
     ) -> None:
         self._ask = session.ask
         self._renames = session.renames
@@ -133,6 +146,8 @@ class _Update:
         self._queue = queue
         self._if_due = if_due
         self._editor = editor
+        #: The messages that entries must have, by queue and name; None for any.
+        self._seen = None if seen is None else {(t.queue, t._name): t.message for t in seen}
         #: The outcomes so far, by queue and name.
         self._codes: dict[tuple[str, str], StatusCode] = {}
 
@@ -160,7 +175,7 @@ class _Update:
                     continue
                 if place.record is None:
                     self._codes[entry] = "r" if place.state == "running" else "w"
-                elif self._if_due in (None, place.due_ms):
+                elif self._if_due in (None, place.due_ms) and self._is_as_seen(queue, place):
                     after = edited_record(place.record, self._editor.edit, layouts[queue].step_of)
                     names = self._renames.all_names(Record.unpack(after).task)
                     swap = Swap(place.name, place.record, after, self._if_due, names)
@@ -168,6 +183,13 @@ class _Update:
         for entry, code in before.items():  # gone meanwhile
             self._codes.setdefault(entry, "u" if code == _CHANGED else code)
         return swaps
+
+    def _is_as_seen(self, queue: str, place: Location) -> bool:
+        if self._seen is None:
+            return True
+        message = ScheduledTask.of_place(queue, place).message
+        # An unreadable message is refused when it is edited.
+        return message is None or message == self._seen.get((queue, place.name))
 
     def _find(
         self, stores: Stores
@@ -185,6 +207,19 @@ class _Update:
         for queue, codes in replies.items():
             for swap, code in zip(swaps[queue], codes, strict=True):
                 self._codes[queue, swap.name] = code
+
+
+def update_as_seen(
+    updates: Updates, id: str, seen: Sequence[ScheduledTask], if_eta: datetime, **changes: Any
+) -> Outcome:
+    """Change a task as :meth:`Updates.update` does, unless another message has its id by now.
+
+    Parameters
+    ----------
+    seen : Sequence[ScheduledTask]
+        The tasks with the id as they were read. An entry with another message is ``CHANGED``.
+    """
+    return updates._update(id, None, if_eta, seen, **changes)
 
 
 def editor_of(app: Celery, changes: MessageChanges) -> MessageEditor:

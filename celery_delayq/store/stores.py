@@ -249,7 +249,11 @@ class Stores:
         return any(written)
 
     def change_limit(
-        self, name: str, override: Callable[[StoredLimit], str], *, forgets_code: bool = False
+        self,
+        name: str,
+        override: Callable[[StoredLimit], str | None],
+        *,
+        forgets_code: bool = False,
     ) -> None:
         """Change what people have set for a limit.
 
@@ -260,17 +264,20 @@ class Stores:
         ----------
         name : str
             The name of the limit, percent-encoded.
-        override : Callable[[StoredLimit], str]
-            Returns what to set, ``""`` for nothing, from the definitions in the first store. It is
-            called again if another caller has changed them.
+        override : Callable[[StoredLimit], str | None]
+            Returns what to set, ``""`` for nothing, from the definitions in the first store; None
+            to leave them as they are. It is called again if another caller has changed them.
         forgets_code : bool
             Whether to forget what the code says too.
         """
         limits = self.common.task_limits
         while True:
             before = limits.stored(name)
+            after = override(before)
+            if after is None:
+                return
             of_code = "" if forgets_code else before.of_code
-            if limits.change(name, before, StoredLimit(of_code, override(before))):
+            if limits.change(name, before, StoredLimit(of_code, after)):
                 break
         limits.wake_lanes([name])
         self.follow_limit(name, forgets_code=forgets_code)

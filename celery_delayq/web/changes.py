@@ -12,16 +12,17 @@ from hashlib import blake2b
 from typing import Any, Literal, NamedTuple
 
 from celery_delayq.errors import ConfigError, InvalidETA, InvalidFilter
-from celery_delayq.limits.client import LimitStatus
+from celery_delayq.limits.client import LimitStatus, set_as_seen, unset_as_seen
 from celery_delayq.model.dead_letter import DeadFilter
 from celery_delayq.model.payload import MessageFields
-from celery_delayq.model.scheduled import Bulk, Filter, Outcome, moment
+from celery_delayq.model.scheduled import Bulk, Filter, Outcome, ScheduledTask, moment
 from celery_delayq.periodic.client import changed_entry, swap_entry
 from celery_delayq.periodic.definition import definition_hash_of
 from celery_delayq.periodic.serialization import describe
 from celery_delayq.periodic.state import Periodic
+from celery_delayq.schedule.update import update_as_seen
 from celery_delayq.transfer.results import Archived
-from celery_delayq.utils.text import is_utf8, seconds_of
+from celery_delayq.utils.text import is_utf8, seconds_of, shortened
 from celery_delayq.web.jobs import Back, Job
 from celery_delayq.web.pages import dead, scheduled
 from celery_delayq.web.query import NotFound, Query, mark_of, unquoted
@@ -34,8 +35,8 @@ MAX_EDITED, MAX_FIELD = 20_000, 1_000_000
 #: The fields of all forms.
 FORM_FIELDS = ("action", "confirmed", "mark", "version", "_xsrf")
 
-#: Most tasks that are chosen one by one.
-MAX_MARKS = 1000
+#: Most tasks that are chosen one by one, and most ids that the log has of one change.
+MAX_MARKS, MAX_LOGGED_IDS = 1000, 100
 
 #: What a change is about: tasks or dead letters that were chosen, all that match a filter, the
 #: pause of a queue or a task, a periodic entry, or a limit.
@@ -197,6 +198,8 @@ def ask(site: Site, query: Query, error: str = "") -> Question:
         number, examples = len(chosen), [id for _, id in chosen[:10]]
         marks = [mark_of(ms, id) for ms, id in chosen]
         object_text = _counted(number, action.kind)
+        if number == 1:
+            object_text = f"{object_text.removeprefix('1 ')} {examples[0]}"
     else:
         fields = scheduled.FIELDS if action.kind == "all tasks" else dead.FIELDS
         query.check_fields([*fields, *action.fields, *FORM_FIELDS])
@@ -224,27 +227,36 @@ def _present(
     if name == "edit_entry":
         entry = _entry(site, kept["entry"])
         return _present_fields(site, entry), definition_hash_of(entry.definition)
-    if name == "set_limit":
-        return {}, _limit_version(site.delayq.limits.get(kept["limit"]))
+    if ACTIONS[name].kind == "limit":
+        return {}, _version(site.delayq.limits.get(kept["limit"]).definitions)
     if name not in ("edit", "replay"):
         return {}, ""
     if name == "replay" and len(_marks(query)) > 1:
         return {}, ""
     id = _only_mark(query)[1]
     task: MessageFields | None
-    task = site.delayq.get(id) if name == "edit" else site.delayq.dead_letter(id)
+    if name == "edit":
+        tasks = _waiting(site, id)
+        task, version = (tasks[0] if tasks else None), _tasks_version(tasks)
+    else:
+        task = dead = site.delayq.dead_letter(id)
+        version = "" if dead is None else _version(dead.dead_lettered.data)
     values = {} if task is None or site.hides else task.arguments()
-    texts = _json_texts({each: values.get(each) for each in ("args", "kwargs")})
-    return texts, _task_version(task) if name == "edit" else ""
+    return _json_texts({each: values.get(each) for each in ("args", "kwargs")}), version
 
 
-def _task_version(task: MessageFields | None) -> str:
-    text = "" if task is None else repr(task.message)
-    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+def _waiting(site: Site, id: str) -> Sequence[ScheduledTask]:
+    """Return the scheduled tasks with an id, the first due one first."""
+    found = [each for each in site.delayq.find(id) if each.message is not None]
+    return sorted(found, key=lambda each: (each.due, each.queue))
 
 
-def _limit_version(limit: LimitStatus) -> str:
-    return limit.definition.text if limit.definition is not None else "off"
+def _tasks_version(tasks: Sequence[ScheduledTask]) -> str:
+    return _version(sorted((each.queue, repr(each.message)) for each in tasks))
+
+
+def _version(value: object) -> str:
+    return blake2b(repr(value).encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
 
 def _present_fields(site: Site, entry: Periodic) -> dict[str, str]:
@@ -343,15 +355,15 @@ def prepare(site: Site, query: Query, question: Question) -> Callable[[Job], obj
         what, name_of = _object(query, action.kind)
         if name == "edit_entry":
             return _edited_entry(site, name_of, query, values, question.version)
-        if name == "set_limit":
-            return _changed_limit(site, name_of, _limit_values(query), question.version)
+        if action.kind == "limit":
+            return _changed_limit(site, name, name_of, query, question.version)
         return _single(site, name, what, name_of)
     if name == "edit":
         return _edited_task(site, _only_mark(query), values, question.version)
     if action.kind == "tasks":
         return _each(site, name, _marks(query), values)
     if action.kind == "dead letters":
-        return _each_dead(site, name, _marks(query), values)
+        return _each_dead(site, name, _marks(query), values, question.version)
     if action.kind == "all tasks":
         return _all(site, name, scheduled.filter_of(query, now), values)
     return _all_dead(site, name, dead.filter_of(query, now), values)
@@ -399,18 +411,19 @@ def _values(query: Query, action: Action, now: datetime) -> dict[str, Any]:
 
 
 def _single(site: Site, action: str, what: str, name: str) -> Callable[[Job], object]:
-    """Return the function for a change of one queue, task name, periodic entry or limit, which
-    needs no further fields.
+    """Return the function for a change of one queue, task name or periodic entry without further
+    fields.
+
+    It needs no version: what somebody else changes meanwhile stays, and of two that are opposites
+    the last one counts.
     """
-    periodic, limits = site.delayq.periodic, site.delayq.limits
+    periodic = site.delayq.periodic
     calls: dict[str, Callable[[], object]] = {
         "pause": lambda: site.delayq.pause(**{what: name}),
         "resume": lambda: site.delayq.resume(**{what: name}),
         "pause_entry": lambda: periodic.pause(name),
         "resume_entry": lambda: periodic.resume(name),
         "run_entry": lambda: periodic.run_now(name),
-        "end_limit": lambda: limits.set(name, off=True),
-        "unset_limit": lambda: limits.unset(name),
     }
 
     def make(job: Job) -> None:
@@ -430,10 +443,10 @@ def _edited_task(
     ms, id = mark
 
     def make(job: Job) -> None:
-        task = site.delayq.get(id)
-        is_same = task is None or _task_version(task) == version
-        change = partial(site.delayq.update, id, if_eta=moment(ms), **values)
-        job.outcomes[change() if is_same else Outcome.CHANGED] += 1
+        tasks, outcome = _waiting(site, id), Outcome.CHANGED
+        if not tasks or _tasks_version(tasks) == version:
+            outcome = update_as_seen(site.delayq.updates, id, tasks, moment(ms), **values)
+        job.outcomes[outcome] += 1
 
     return make
 
@@ -459,16 +472,21 @@ def _edited_entry(
 
 
 def _changed_limit(
-    site: Site, name: str, values: Mapping[str, Any], version: str
+    site: Site, action: str, name: str, query: Query, version: str
 ) -> Callable[[Job], object]:
     """Return the function that changes a limit, unless it differs from the one in the form."""
     limits = site.delayq.limits
+    values = _limit_values(query) if action == "set_limit" else {}
+    calls: dict[str, Callable[[LimitStatus], Outcome]] = {
+        "set_limit": lambda seen: set_as_seen(limits, seen, **values),
+        "end_limit": lambda seen: set_as_seen(limits, seen, off=True),
+        "unset_limit": lambda seen: unset_as_seen(limits, seen),
+    }
 
     def make(job: Job) -> None:
-        is_same = _limit_version(limits.get(name)) == version
-        if is_same:
-            limits.set(name, **values)
-        job.outcomes[Outcome.DONE if is_same else Outcome.CHANGED] += 1
+        seen = limits.get(name)
+        is_same = _version(seen.definitions) == version
+        job.outcomes[calls[action](seen) if is_same else Outcome.CHANGED] += 1
 
     return make
 
@@ -513,8 +531,17 @@ def _each(
 
 
 def _each_dead(
-    site: Site, name: str, marks: Sequence[tuple[int, str]], values: Mapping[str, Any]
+    site: Site,
+    name: str,
+    marks: Sequence[tuple[int, str]],
+    values: Mapping[str, Any],
+    version: str,
 ) -> Callable[[Job], object]:
+    """Return the function that replays or deletes dead letters.
+
+    The scripts compare the time of death. A *version*, of one with a form, also tells whether a
+    rewrite has changed its message.
+    """
     dead_letters = site.delayq.dead_letters
 
     def change(ms: int, id: str) -> Outcome:
@@ -522,6 +549,8 @@ def _each_dead(
         if found is None:
             return Outcome.UNKNOWN
         if found.dead_lettered.died_ms != ms:
+            return Outcome.CHANGED
+        if version and _version(found.dead_lettered.data) != version:
             return Outcome.CHANGED
         return (
             dead_letters.replay(found, **values) if name == "replay" else dead_letters.purge(found)
@@ -570,6 +599,21 @@ def _all_dead(
 def _note_archived(job: Job, archived: Archived) -> None:
     outcomes = {Outcome.DONE: archived.moved, Outcome.UNKNOWN: archived.gone}
     job.note(Bulk(False, archived.total or archived.looked, Counter(outcomes)))
+
+
+def log_text(query: Query, question: Question) -> str:
+    """Return what the log says of a change besides its title: fields without arguments, and ids."""
+    fields = {name: query.text(name) for name in question.action.fields}
+    said = [
+        f"new {name}" if name in ("args", "kwargs") else f"{name} {shortened(text, 200)}"
+        for name, text in fields.items()
+        if text
+    ]
+    if question.number > 1 and question.marks:
+        ids = [id for _, id in _marks(query)]
+        more = f" and {len(ids) - MAX_LOGGED_IDS:,} more" if len(ids) > MAX_LOGGED_IDS else ""
+        said.append(f"ids {' '.join(ids[:MAX_LOGGED_IDS])}{more}")
+    return ", ".join(said)
 
 
 def back_of(question: Question) -> Back:

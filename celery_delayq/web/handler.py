@@ -139,7 +139,12 @@ class DelayedPages(RequestHandler):
     def _frame(
         self, name: str, body: bytes, formatter: Formatter, refresh_seconds: int = 0
     ) -> None:
-        titles = {each: page.title for each, page in PAGES.items() if page.title}
+        on_rabbitmq = self.site().on_rabbitmq
+        titles = {
+            each: page.title
+            for each, page in PAGES.items()
+            if page.title and (page.on_rabbitmq or not on_rabbitmq)
+        }
         self.render(
             "delayed-frame.html",
             p=formatter,
@@ -188,7 +193,8 @@ class DelayedPages(RequestHandler):
                 self.set_status(HTTPStatus.BAD_REQUEST)
                 self._ask(replace(question, error=str(exc)))
                 return
-            job = Job(question.title, user, changes.back_of(question), question.number)
+            log_text = changes.log_text(query, question)
+            job = Job(question.title, user, changes.back_of(question), question.number, log_text)
             site.jobs.begin(job, make)
             await site.run(job.finished.wait, SHORT_JOB_SECONDS)
         else:

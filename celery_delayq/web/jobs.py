@@ -50,6 +50,8 @@ class Job:
         The page of what was changed.
     total : int
         Number of tasks to change, as far as known.
+    log_text : str
+        What the log says of the change besides its title.
     outcomes : Counter[Outcome]
         Number of tasks by outcome.
     error : str
@@ -60,6 +62,7 @@ class Job:
     user: str
     back: Back
     total: int = 0
+    log_text: str = ""
     outcomes: Counter[Outcome] = field(default_factory=Counter)
     error: str = ""
     id: str = field(default_factory=lambda: secrets.token_urlsafe(16))
@@ -131,8 +134,10 @@ class Jobs:
         finally:
             outcomes = ", ".join(f"{number} {outcome}" for outcome, number in job.outcomes.items())
             end = f"; {job.error}" if job.error else ""
+            how = f" ({job.log_text})" if job.log_text else ""
             logger.info(
-                "User %s: %s: %s%s",
-                spelled(job.user), spelled(job.title), outcomes or "nothing", spelled(end),
+                "User %s: %s%s: %s%s",
+                spelled(job.user), spelled(job.title), spelled(how), outcomes or "nothing",
+                spelled(end),
             )  # fmt: skip
             job.finished.set()

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, tzinfo
-from threading import Lock
+from threading import Lock, Thread
 from typing import Any, NamedTuple, TypeVar
 
 from celery import Celery
@@ -19,7 +19,7 @@ from celery.events.state import Task as EventTask
 from celery_delayq.admin.doctor import Diagnosis, diagnose
 from celery_delayq.admin.web_rights import WebRights
 from celery_delayq.app import DelayQ
-from celery_delayq.errors import BrokerTimeout
+from celery_delayq.errors import BrokerTimeout, DelayQError
 from celery_delayq.model.payload import MessageFields
 from celery_delayq.model.scheduled import moment
 from celery_delayq.model.totals import Totals
@@ -36,8 +36,14 @@ THREADS = 4
 #: Seconds to wait for Redis, and for a page.
 REDIS_TIMEOUT_SECONDS, PAGE_TIMEOUT_SECONDS = 5.0, 20.0
 
-#: Seconds over which rates are averaged, and seconds for which findings are shown again.
-RATE_SECONDS, FINDINGS_SECONDS = 60.0, 60.0
+#: Seconds over which rates are averaged.
+RATE_SECONDS = 60.0
+
+#: Seconds for which the doctor may finish when a server ends.
+DOCTOR_SECONDS = 1.0
+
+#: Seconds for which findings of all checks are shown again, and those of the quick checks.
+FINDINGS_SECONDS, QUICK_FINDINGS_SECONDS = 60.0, 300.0
 
 #: Shown in place of what a formatter of tasks failed to format.
 _HIDDEN = "(format_task failed)"
@@ -78,12 +84,21 @@ class Site:
         self._format_task = format_task
         self._executor = ThreadPoolExecutor(THREADS, "delayq-web")
         self._findings: tuple[float, Diagnosis] | None = None
+        self._doctor: Thread | None = None
 
     @property
     def rights(self) -> WebRights:
         """Who may change tasks."""
         known = getattr(self.app, "_delayq", None)
         return known.web_rights if known is not None else WebRights()
+
+    @property
+    def on_rabbitmq(self) -> bool:
+        """Whether the broker is RabbitMQ; False if the broker cannot be used."""
+        try:
+            return self.delayq.session.on_rabbitmq
+        except DelayQError:
+            return False
 
     @property
     def hides(self) -> bool:
@@ -120,19 +135,42 @@ class Site:
         """Close connections and threads."""
         self.jobs.close()
         self._executor.shutdown(wait=False, cancel_futures=True)
+        if self._doctor is not None:
+            self._doctor.join(DOCTOR_SECONDS)
         self.delayq.close()
 
-    def findings(self, *, make: bool) -> Diagnosis | None:
-        """Return the findings of the doctor, not older than a minute; None without *make* if there
-        are none.
-        """
+    def all_findings(self) -> Diagnosis:
+        """Return the findings of all checks of the doctor, not older than a minute."""
         known = self._findings
-        if known is not None and time.monotonic() - known[0] < FINDINGS_SECONDS:
+        if known is not None and "fsck" in known[1].checks and _age(known) < FINDINGS_SECONDS:
             return known[1]
-        if not make:
-            return None
-        found = diagnose(self.delayq.session)
-        self._findings = time.monotonic(), found
+        return self._look(quick=False)
+
+    def newest_findings(self) -> Diagnosis | None:
+        """Return the newest findings of the doctor; None before the first ones."""
+        return None if self._findings is None else self._findings[1]
+
+    def renew_findings(self) -> None:
+        """Make the quick checks of the doctor in a thread, unless the findings are new."""
+        known = self._findings
+        if known is not None and _age(known) < QUICK_FINDINGS_SECONDS:
+            return
+        if self._doctor is None or not self._doctor.is_alive():
+            # A daemon: the process may end while the broker is silent.
+            self._doctor = Thread(target=self._renew, name="delayq-web-doctor", daemon=True)
+            self._doctor.start()
+
+    def _renew(self) -> None:
+        try:
+            self._look(quick=True)
+        except Exception:
+            logger.exception("The quick checks of the doctor failed")
+
+    def _look(self, *, quick: bool) -> Diagnosis:
+        found = diagnose(self.delayq.session, quick=quick)
+        # A broker that is away is back sooner than findings are old.
+        is_away = any(each.check == "broker" for each in found.findings)
+        self._findings = None if is_away else (time.monotonic(), found)
         return found
 
     def texts_of(self, task: MessageFields, **known: Any) -> Texts:
@@ -161,6 +199,10 @@ class Site:
             found = [_HIDDEN, _HIDDEN, error and _HIDDEN, traceback and _HIDDEN]
         args, kwargs, error, traceback = (None if it is None else str(it) for it in found)
         return Texts(args, kwargs, error, traceback, is_whole=False)
+
+
+def _age(findings: tuple[float, Diagnosis]) -> float:
+    return time.monotonic() - findings[0]
 
 
 def _text_of(task: MessageFields, name: str) -> str | None:

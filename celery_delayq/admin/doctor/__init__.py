@@ -79,6 +79,8 @@ REDIS_CHECKS = {
     "fsck": work.fsck,
 }
 
+#: Checks that ask workers or read many keys.
+_SLOW_CHECKS = frozenset({"consumers", "stalled lanes", "stock workers", "stock ETAs", "fsck"})
 #: Checks that are made once for the app.
 _SINGLE_CHECKS = frozenset({"beat", "stock workers"})
 #: Checks of keys that only the first hash tag has.
@@ -106,6 +108,7 @@ def diagnose(
     *,
     role: Role = "worker",
     progress: Callable[[int, int], object] = lambda _total, _done: None,
+    quick: bool = False,
 ) -> Diagnosis:
     """Make all checks. A check that cannot be made becomes a finding, and the others go on.
 
@@ -116,6 +119,8 @@ def diagnose(
     progress : Callable[[int, int], object]
         Called by the check that reads all keys, with the total number of members and the number of
         members read so far.
+    quick : bool
+        Leave out the checks on Redis that ask workers or read many keys.
 
     Raises
     ------
@@ -146,6 +151,8 @@ def diagnose(
             return found
         found.versions |= _server_version(subjects[0])
         checks: dict[str, Check] = {name: partial(_look, name, subjects) for name in REDIS_CHECKS}
+        if quick:
+            checks = {name: each for name, each in checks.items() if name not in _SLOW_CHECKS}
         if not stores.has_one:
             checks["hash tags"] = partial(work.hash_tags, stores, options.revoke_expires)
         if session.stores.common is not stores.common:

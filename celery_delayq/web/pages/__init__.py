@@ -33,23 +33,26 @@ class Page(NamedTuple):
         Seconds after which a script reads the page again; 0 for never.
     fields : Sequence[str]
         The names of the fields of a query that the page knows.
+    on_rabbitmq : bool
+        Whether the page shows something on RabbitMQ.
     """
 
     title: str
     read: Callable[[Site, Query], Any]
     refresh_seconds: int = 0
     fields: Sequence[str] = ()
+    on_rabbitmq: bool = False
 
 
 #: Pages by the first part of their path below ``/delayed``; the template has the same name.
 PAGES: Mapping[str, Page] = {
-    "overview": Page("Overview", overview.read, 5, ("step", "by")),
+    "overview": Page("Overview", overview.read_page, 5, ("step", "by"), on_rabbitmq=True),
     "scheduled": Page("Scheduled", scheduled.read, 10, scheduled.QUERY_FIELDS),
-    "dead": Page("Dead letters", dead.read, 10, (*dead.FIELDS, "before")),
+    "dead": Page("Dead letters", dead.read, 10, (*dead.FIELDS, "before"), on_rabbitmq=True),
     "periodic": Page("Periodic", periodic.read, 30, ("name",)),
     "limits": Page("Limits", limits.read, 10),
     "fleet": Page("Fleet", fleet.read, 10),
-    "health": Page("Health", health.read),
+    "health": Page("Health", health.read, on_rabbitmq=True),
     "task": Page("", task.read, 5),
     "job": Page("", job.read, 2),
 }

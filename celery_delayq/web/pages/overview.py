@@ -63,7 +63,7 @@ class Overview:
     broken : dict[str, str]
         What could not be read, with the reasons.
     findings : Diagnosis | None
-        What the doctor found; None if it was not asked lately.
+        What the doctor found; None before its first answer.
     """
 
     now: datetime
@@ -78,6 +78,14 @@ class Overview:
     broken: dict[str, str] = field(default_factory=dict)
     findings: Diagnosis | None = None
     note: str = ""
+
+
+def read_page(site: Site, query: Query) -> Overview:
+    """Return the view, and have the doctor look for the next one if its findings are old."""
+    view = read(site, query)
+    if view.load is not None:  # not on RabbitMQ
+        site.renew_findings()
+    return view
 
 
 def read(site: Site, query: Query, most_queues: int = MAX_QUEUES) -> Overview:
@@ -103,7 +111,7 @@ def read(site: Site, query: Query, most_queues: int = MAX_QUEUES) -> Overview:
         paused=delayq.paused(),
         limits=delayq.limits.list(),
         broken=broken,
-        findings=site.findings(make=False),
+        findings=site.newest_findings(),
     )
 
 
@@ -200,4 +208,5 @@ def _on_rabbitmq(site: Site) -> Overview:
     rows = [QueueRow(each.name, None, None, each.ready, None, None, None) for each in stats.queues]
     total = QueueRow("all queues", stats.scheduled, None, stats.ready, None, None, stats.dead)
     note = "RabbitMQ counts the scheduled tasks of all queues together, and lists none of them."
-    return Overview(site.now(), total, rows, note=note)
+    findings = site.newest_findings()
+    return Overview(site.now(), total, rows, note=note, findings=findings)

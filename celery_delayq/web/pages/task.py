@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from celery_delayq.admin.why.reasons import Why
 from celery_delayq.admin.why.timeline import events_of
-from celery_delayq.errors import RecordError
+from celery_delayq.errors import InvalidETA, RecordError
 from celery_delayq.integration.context import CONTEXT_FIELD
 from celery_delayq.model.context.trace_context import STATE
 from celery_delayq.model.dead_letter import DeadLetter
+from celery_delayq.model.envelope import due_of_eta
 from celery_delayq.model.history import Run, read_runs
 from celery_delayq.model.payload import MessageFields
-from celery_delayq.model.scheduled import ScheduledTask
+from celery_delayq.model.scheduled import ScheduledTask, moment
 from celery_delayq.utils import foreign
 from celery_delayq.web.canvas import Node, tree_of
 from celery_delayq.web.pages.scheduled import MAX_ID, Row, row_of
@@ -122,7 +123,7 @@ def read(site: Site, query: Query) -> TaskPage:
         texts=texts,
         runs=runs,
         events=events_of(runs, answer),
-        facts=[] if message is None else _facts(message),
+        facts=[] if message is None else [*_former_eta(message, answer.due), *_facts(message)],
         context={} if message is None or site.hides else _context(message),
         canvas=tree_of(message) if message is not None else None,
         keeps_history=delayq.session.keeps_history,
@@ -141,6 +142,19 @@ def _without_reasons(answer: Why) -> Why:
         for each in answer.reasons
     ]
     return replace(answer, reasons=reasons, others=[*map(_without_reasons, answer.others)])
+
+
+def _former_eta(message: MessageFields, due: datetime | None) -> Iterator[tuple[str, str]]:
+    """Yield the ETA with which a task was sent, if it is due at another time by now."""
+    eta = message.own.get("eta")
+    if not isinstance(eta, str) or due is None:
+        return
+    try:
+        is_moved = abs(moment(due_of_eta(eta).ms) - due) > timedelta(seconds=1)
+    except InvalidETA:
+        is_moved = True
+    if is_moved:
+        yield "ETA when sent", eta
 
 
 def _facts(message: MessageFields) -> list[tuple[str, str]]:

@@ -30,6 +30,18 @@ def app(make_app: MakeApp) -> Celery:
 
 @pytest.fixture
 def scene(app: Celery) -> Scene:
+    return scene_of(app)
+
+
+@pytest.fixture
+def prepared(scene: Scene) -> Scene:
+    """The scene with what can be resumed and unset."""
+    prepare(scene)
+    return scene
+
+
+def scene_of(app: Celery) -> Scene:
+    """Fill the Redis of an app."""
     delayq = DelayQ.of(app)
     waiting = app.send_task("shop.mail", ("ada", 17), task_id="mail-17", countdown=3600)
     for number in range(3):
@@ -45,14 +57,10 @@ def scene(app: Celery) -> Scene:
     return Scene(delayq, waiting.id, ready.id, "mail-3", elsewhere.id)
 
 
-@pytest.fixture
-def prepared(scene: Scene) -> Scene:
-    """The scene with what can be resumed and unset."""
+def prepare(scene: Scene) -> None:
+    """Add what can be resumed and unset."""
     delayq = scene.delayq
     delayq.pause(queue="paused")
     delayq.periodic.add("off", 60, "shop.report")
     delayq.periodic.pause("off")
-    for store in delayq.session.stores:
-        store.task_limits.announce({"other": "0 1 2 0", "stripe": "600000 1 0 0"})
-    delayq.limits.set("other", concurrency=1)
-    return scene
+    delayq.limits.set("stripe", concurrency=1)

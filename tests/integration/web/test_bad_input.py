@@ -295,7 +295,10 @@ def test_a_change_of_what_has_gone_says_so(
 
 
 #: Changes for which the second of two people who see the same is refused. Others may be repeated.
-ONCE = ("run_now", "move", "cancel", "edit", "replay", "purge", "edit_entry", "set_limit")
+ONCE = (
+    *("run_now", "move", "cancel", "edit", "replay", "purge", "edit_entry"),
+    *("set_limit", "end_limit", "unset_limit"),
+)
 #: All pairs of them. An edited task is still due when it was: to move it means the same.
 PAIRS = [
     pytest.param(first, second, marks=[] if first == second else pytest.mark.full)

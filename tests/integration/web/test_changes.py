@@ -145,7 +145,7 @@ DONE: Mapping[str, tuple[Mapping[str, str], Callable[[Scene], Any], Any]] = {
         "5/m",
     ),
     "end_limit": ({"limit": "stripe"}, lambda s: limit(s, "stripe").is_off, True),
-    "unset_limit": ({"limit": "other"}, lambda s: limit(s, "other").override, None),
+    "unset_limit": ({"limit": "stripe"}, lambda s: limit(s, "stripe").override, None),
 }
 
 

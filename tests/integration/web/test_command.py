@@ -14,10 +14,11 @@ from typing import Any
 import pytest
 from celery import Celery
 
-from celery_delayq.testing import ManagedProcess
+from celery_delayq.testing import ManagedProcess, wait_until
 from tests.integration.conftest import MakeApp
 from tests.integration.web.conftest import Scene
 from tests.integration.web.test_rights import FORMS, WRONG, stored
+from tests.support import TIMEOUT
 from tests.support.cli import CommandLine
 from tests.support.flower import APPS, OPERATOR, PASSWORDS, READER, Site, page_paths
 
@@ -78,6 +79,7 @@ def test_the_pages_are_those_of_the_tab(scene: Scene, delayq_broker_url: str) ->
         for page in ("/periodic/none", "/limits/none"):
             assert site.get(f"/delayed{page}").status in (400, 404), page
         assert scene.waiting in site.get("/delayed/scheduled?argument=ada").text
+        wait_until(lambda: "The doctor is looking" not in site.get("/delayed").text, TIMEOUT)
         assert site.get("/").headers["Location"] == "/tools/delayed"
         for name in re.findall(r'"/tools(/delayed/static/[^"]+)"', site.get("/delayed").text):
             file = site.get(name)

@@ -110,6 +110,8 @@ def test_on_rabbitmq_the_tab_shows_what_there_is(
         overview = site.get("/delayed")
         assert overview.status == 200
         assert "RabbitMQ counts the scheduled tasks of all queues together" in overview.text
+        assert "/delayed/dead" in overview.text
+        assert "/delayed/scheduled" not in overview.text
         for name, path in page_paths("one").items():
             answer = site.get(f"/delayed{path}")
             if name in ("overview", "dead", "health"):
