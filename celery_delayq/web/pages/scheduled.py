@@ -10,7 +10,7 @@ from typing import Any
 
 from celery_delayq.admin.load import tasks_of
 from celery_delayq.model.envelope import due_of_eta
-from celery_delayq.model.scheduled import Filter, ScheduledTask
+from celery_delayq.model.scheduled import Filter, Paused, ScheduledTask
 from celery_delayq.store.paging import queues_of
 from celery_delayq.web.query import Query, mark_of
 from celery_delayq.web.site import Site, Texts
@@ -68,6 +68,8 @@ class Scheduled:
         Number of tasks that the search of arguments has read, on this page and before.
     queues, tasks : list[str]
         Names that fields suggest.
+    paused : Paused
+        Paused queues and tasks, if the search names one.
     """
 
     now: datetime
@@ -79,6 +81,17 @@ class Scheduled:
     looked: int = 0
     queues: list[str] = field(default_factory=list)
     tasks: list[str] = field(default_factory=list)
+    paused: Paused = field(default_factory=lambda: Paused({}, {}))
+
+    @property
+    def pausable(self) -> list[tuple[str, str, bool]]:
+        """``"task"`` or ``"queue"``, a name that the search has, and whether it is paused."""
+        names = {"task": self.paused.tasks, "queue": self.paused.queues}
+        return [
+            (kind, name, name in its)
+            for kind, its in names.items()
+            if (name := self.fields.get(kind)) and len(name) <= MAX_ID
+        ]
 
     @property
     def is_search(self) -> bool:
@@ -118,7 +131,8 @@ def read(site: Site, query: Query) -> Scheduled:
     else:
         page = site.delayq.list(**_as_dict(filter), limit=PAGE_TASKS, cursor=cursor)
         rows, cursor = [row_of(site, each) for each in page], page.cursor
-    return Scheduled(now, fields, exact, rows, total, cursor, looked, queues, tasks)
+    paused = site.delayq.paused() if filter.queue or filter.task else Paused({}, {})
+    return Scheduled(now, fields, exact, rows, total, cursor, looked, queues, tasks, paused)
 
 
 def filter_of(query: Query, now: datetime) -> Filter:

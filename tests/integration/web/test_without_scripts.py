@@ -145,6 +145,16 @@ def test_one_of_a_list_is_cancelled(reader: Reader, scene: Scene) -> None:
     assert scene.delayq.get(scene.waiting) is None
 
 
+def test_the_task_of_a_list_is_paused(reader: Reader, scene: Scene) -> None:
+    reader.follows("Scheduled")
+    reader.follows("shop.report")
+    reader.sends("Pause task shop.report…")
+    reader.sends("Pause")
+
+    assert "Done: 1." in reader.page.text
+    assert [*scene.delayq.paused().tasks] == ["shop.report"]
+
+
 def test_a_dead_task_is_replayed_and_a_queue_paused(reader: Reader, scene: Scene) -> None:
     reader.follows("Dead letters")
     reader.follows(scene.dead)
