@@ -314,6 +314,21 @@ def test_an_interrupted_demo_leaves_no_process_behind(
         assert not picture.exists()
 
 
+def test_a_demo_that_stays_ends_with_the_address_of_the_tab(tmp_path: Path) -> None:
+    times = ("--seconds-per-day", "20", "--seconds-before", "10", "--flights", "50")
+    picture = tmp_path / "demo.png"
+    with running_demo(tmp_path, "--stay", "--picture", str(picture), *times) as process:
+        address = wait_for_line(process, "Delayed tasks: ").split()[-1]
+        children = psutil.Process(process.pid).children(recursive=True)
+        with urllib.request.urlopen(address, timeout=TIMEOUT) as page:
+            assert b"Load to come" in page.read()
+
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=LIMIT_S)
+
+        assert psutil.wait_procs(children, timeout=TIMEOUT)[1] == []
+
+
 def kill_workers() -> None:
     """Kill the workers that this process has started, with their children."""
     for child in psutil.Process().children():
