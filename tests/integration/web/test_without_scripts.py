@@ -84,12 +84,17 @@ class Reader:
         self.opens(self.page.links[text])
 
     def sends(self, button: str, tick: str = "", **values: str) -> None:
-        """Send the first form with a button, after filling in fields and ticking a box."""
-        form = next(each for each in self.page.forms if button in each.buttons)
+        """Send the first form with a button that begins so, after filling in fields and ticking."""
+        form, pressed = next(
+            (form, pressed)
+            for form in self.page.forms
+            for text, pressed in form.buttons.items()
+            if text.startswith(button)
+        )
         names = [name for name, _ in form.fields]
         assert {*values} <= {*names}
         fields = [(name, values.get(name, value)) for name, value in form.fields]
-        fields += [form.buttons[button]] if form.buttons[button][0] else []
+        fields += [pressed] if pressed[0] else []
         fields += [self.page.boxes[tick]] if tick else []
         if form.method == "get":
             self.opens(f"{form.action}?{urlencode([each for each in fields if each[1]])}")
@@ -160,7 +165,7 @@ def test_a_dead_task_is_replayed_and_a_queue_paused(reader: Reader, scene: Scene
     reader.follows(scene.dead)
     assert "the card was declined" in reader.page.text
     reader.sends("Replay…")
-    reader.sends("Replay", args='["ada"]', to_queue="slow")
+    reader.sends("Replay", args='["ada"]', to_queue="slow", when="1h")
     assert "Done: 1." in reader.page.text
 
     reader.follows("Overview")
