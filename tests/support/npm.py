@@ -6,6 +6,7 @@ import shutil
 import subprocess
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from tests.support.left_out import left_out
 
@@ -29,10 +30,20 @@ def package(name: str, release: str) -> Path:
     """Return the folder of a package."""
     folder = CACHE / f"{name}-{release}"
     found = folder / "node_modules" / name
-    if not found.exists():
-        folder.mkdir(parents=True, exist_ok=True)
+    if found.exists():
+        return found
+    CACHE.mkdir(exist_ok=True)
+    # Tests in other processes may fetch the same package: whoever is first names the folder.
+    with TemporaryDirectory(dir=CACHE) as own:
+        new = Path(own, "new")
+        new.mkdir()
         install = [program("npm"), "install", "--silent", "--no-save", "--ignore-scripts"]
-        subprocess.run([*install, "--prefix", str(folder), f"{name}@{release}"], check=True)
+        subprocess.run([*install, "--prefix", str(new), f"{name}@{release}"], check=True)
+        try:
+            new.rename(folder)
+        except OSError:
+            if not found.exists():
+                raise
     return found
 
 

@@ -1,6 +1,6 @@
 """Two people change the same, and one comes between any two calls of the other to Redis.
 
-A table of all pairs of changes: what both are told and what is stored then is as if one of them had
+A table of all pairs of changes: what both learn and what is stored then is as if one of them had
 begun after the other had ended. So nobody overwrites what somebody else has changed since the form
 was shown.
 """
@@ -42,7 +42,7 @@ OTHERWISE = {
     "set_limit": {"limit_rate": "7/m"},
 }
 
-#: Changes that write the same each time. So it is no conflict if both are told that it is done.
+#: Changes that write the same each time. So it is no conflict if both learn that it is done.
 SAME = ("end_limit", "unset_limit")
 
 #: Changes whose forms have a version besides the due time or the time of death.
@@ -86,8 +86,8 @@ class Person:
         version = changes.ask(site, Query("", form)).version
         self._site = site
         self._form = Query("", {**form, "version": [version], "confirmed": ["yes"]})
-        #: Whether the person was told that something was left as it is.
-        self.is_told = False
+        #: Whether the page said that something was left as it is.
+        self.knows_of_change = False
 
     def makes(self) -> bool:
         """Make the change; return whether something was changed."""
@@ -97,7 +97,7 @@ class Person:
             changes.prepare(self._site, self._form, question)(job)
         except (DelayQError, NotFound):
             return False
-        self.is_told = Outcome.CHANGED in job.unchanged
+        self.knows_of_change = Outcome.CHANGED in job.unchanged
         return job.done > 0
 
 
@@ -161,7 +161,7 @@ def test_who_comes_between_comes_before_or_after(
             others = list[bool]()
             with before_call(number, lambda: others.append(other.makes())) as called:
                 done = one.makes()
-            return (Ending((done, others[0]), stored(scene)), one.is_told) if called else None
+            return (Ending((done, others[0]), stored(scene)), one.knows_of_change) if called else None
 
     expected = [in_turn(False), in_turn(True)]
     if first == second in SAME:
@@ -169,9 +169,9 @@ def test_who_comes_between_comes_before_or_after(
     number = 0
     while (found := between(number + 1)) is not None:
         number += 1
-        ending, is_told = found
+        ending, knows_of_change = found
         # A change of all leaves a task to the one who has changed it meanwhile, and says so.
-        is_left = ACTIONS[first].kind in ALL_OF and is_told and ending.done == (True, True)
+        is_left = ACTIONS[first].kind in ALL_OF and knows_of_change and ending.done == (True, True)
         assert ending in expected or is_left, number
         assert number < MOST_CALLS
 
