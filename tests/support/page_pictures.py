@@ -76,6 +76,7 @@ def main() -> None:
                 browser.prefer(scheme)
                 browser.resize(width, height)
                 browser.open(f"{site.url}/delayed{path}")
+                browser.wait_for("!document.querySelector('[data-more]')")  # a search has ended
                 browser.screenshot(IMAGES / f"{picture}.png")
         delayq.close()
 
