@@ -161,7 +161,9 @@ def test_who_comes_between_comes_before_or_after(
             others = list[bool]()
             with before_call(number, lambda: others.append(other.makes())) as called:
                 done = one.makes()
-            return (Ending((done, others[0]), stored(scene)), one.knows_of_change) if called else None
+            return (
+                (Ending((done, others[0]), stored(scene)), one.knows_of_change) if called else None
+            )
 
     expected = [in_turn(False), in_turn(True)]
     if first == second in SAME:
