@@ -185,6 +185,8 @@ def test_what_redis_forgot_is_counted_and_nothing_else_is_excused_by_it() -> Non
         ([run("a", 1, None), run("b", 3, 4)], [killed(WORKER, 2)], 1),
         ([run("a", 1, None), run("b", 3, 4)], [killed(CHILD, 2)], 1),
         ([run("a", 1, None), run("b", 3, 4)], [killed(OTHER, 2)], 2),
+        # The kill of its process had begun before the run.
+        ([run("a", 1, None), run("b", 3, 4)], [Harm(WORKER, 0, 2 * SECOND)], 1),
         # A child may finish what it runs after the kill of its worker.
         ([run("a", 1, 5), run("b", 3, 4)], [killed(WORKER, 2)], 2),
         # A worker that was stopped for most of its lease may have lost it.

@@ -176,9 +176,10 @@ def most_at_once(runs: Iterable[Run], harms: Collection[Harm], *, lease: float) 
         its = [harm for harm in harms if harm.pid in (run.pid, run.holder)]
         if any(_may_end_lease(harm, lease) and _is_during(harm, run) for harm in its):
             continue
-        kills = [harm.since_us for harm in its if harm.fatal and harm.since_us >= run.start_us]
+        # A run may have begun while its process was killed.
+        kills = [harm.since_us for harm in its if harm.fatal and harm.until_us >= run.start_us]
         end_us = min(kills, default=sys.maxsize) if run.end_us is None else run.end_us
-        changes += [(run.start_us, 1), (end_us, -1)]
+        changes += [(run.start_us, 1), (max(run.start_us, end_us), -1)]
     return max(accumulate(change for _, change in sorted(changes)), default=0)
 
 

@@ -82,11 +82,12 @@ class Killer:
     ) -> None:
         """Hit one of *processes* in one of several ways, and start it again if it has ended.
 
-        A process that does not work yet is awaited first, while the others work.
+        A process that does not work yet is awaited first, while the others work. Celery ends a worker
+        whose child was killed before the worker has looked whether all children started.
         """
         process = self.random.choice(processes)
         way = self.random.choice(ways)
-        wait_at_work(process)
+        restart(process)
         self.strikes.append(f"{getattr(way, '__name__', 'stop')} {process.name}")
         way(process)
         process.start()
