@@ -82,8 +82,8 @@ class Killer:
     ) -> None:
         """Hit one of *processes* in one of several ways, and start it again if it has ended.
 
-        A process that does not work yet is awaited first, while the others work. Celery ends a worker
-        whose child was killed before the worker has looked whether all children started.
+        A process that does not work yet is awaited first, while the others work. Celery ends a
+        worker whose child was killed before the worker has looked whether all children started.
         """
         process = self.random.choice(processes)
         way = self.random.choice(ways)
