@@ -26,6 +26,7 @@ from celery_delayq.model.changes.calls import (
     is_same,
 )
 from celery_delayq.model.changes.record import edited_record
+from celery_delayq.model.compat import MessageChecker
 from celery_delayq.model.dead_letter import DeadFilter, DeadLetter, DeadLetterCursor
 from celery_delayq.model.envelope import Record
 from celery_delayq.model.lookup import (
@@ -215,7 +216,7 @@ class _Cursor(NamedTuple):
     def pack(self, what: str) -> str:
         """Return the cursor as a text that is valid for the same rewrite only."""
         # JSON has no infinite numbers, and a score may be one.
-        key = repr(self.key)
+        key = repr(self.key + 0.0)
         return pack_cursor([what, self.place, self.queue, key, self.name, self.began])
 
     @classmethod
@@ -349,8 +350,8 @@ def rewrite(
     resume : str | None
         The cursor of an interrupted rewrite.
     stop_on_error : bool
-        Stop behind the page with the first error. Otherwise the error is reported, and the rewrite
-        goes on.
+        Stop after the page with the first error. The cursor is before this page, so *resume* tries
+        its calls again. Otherwise the error is reported, and the rewrite goes on.
     on_outcome : Callable[[RewriteOutcome], object] | None
         Called for each message with changes or an error.
     progress : Callable[[RewriteReport], object] | None
@@ -414,9 +415,11 @@ class _Run:
         self.report = RewriteReport(dry_run)
         self._session = session
         app = session.app
-        imported_tasks(app)  # the editor knows the arguments, keys and limits of these
+        # As in `apply_async`, a task with `typing=False` takes any arguments.
+        tasks = {name: task for name, task in imported_tasks(app).items() if task.typing}
         self._rewriter = new_rewriter(
             lambda changes: editor_of(app, changes_of(app, unpickle=unpickle, **changes)),
+            MessageChecker(session.renames.with_former_names(tasks), ()),
             unpickle=unpickle,
         )
         self._filter = filter
@@ -435,13 +438,17 @@ class _Run:
             "periodic": self._periodic,
         }
         begin = self._begin
+        before = begin
         for place in _PLACES[_PLACES.index(begin.place) :]:
             start = begin if place == begin.place else _Cursor(place)
             for cursor in walks[place](start):
-                self.report.cursor = cursor.pack(self._what)
+                is_stopped = self._stop_on_error and self.report.failed > 0
+                # The page with the error is read again after the function was corrected.
+                self.report.cursor = (before if is_stopped else cursor).pack(self._what)
                 self._progress(self.report)
-                if self._stop_on_error and self.report.failed:
+                if is_stopped:
                     return self.report
+                before = cursor
         self.report.cursor = None
         return self.report
 

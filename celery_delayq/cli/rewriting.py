@@ -61,7 +61,10 @@ with_rewrite_options = options_as_one_value(
     name_option(
         "--resume", metavar="CURSOR", help="Continue from the cursor of an interrupted command."
     ),
-    flag("--stop", help="Stop behind the page with the first error, instead of going on."),
+    flag(
+        "--stop",
+        help="Stop after the page with the first error. The printed command reads this page again.",
+    ),
     flag("--unpickle", help="Also decode pickle and other content that may run code."),
 )
 
@@ -82,7 +85,11 @@ def function_of(path: str) -> Callable[..., Any]:
 
 
 def ask_and_rewrite(
-    make: Callable[..., RewriteReport], how: RewriteOptions, done: str, words: Sequence[str]
+    make: Callable[..., RewriteReport],
+    how: RewriteOptions,
+    done: str,
+    words: Sequence[str],
+    note_nothing: Callable[[], None],
 ) -> bool:
     """Make a dry run, ask, make the rewrite, and print the outcomes; return whether all is done.
 
@@ -92,11 +99,20 @@ def ask_and_rewrite(
         What is done to each.
     words : Sequence[str]
         The command without its options of a rewrite, for the hint to continue.
+    note_nothing : Callable[[], None]
+        Called if there is nothing to change: a name may be a typo.
     """
     output = screen.console()
+
+    def run(done: str, words: Sequence[str], *, dry_run: bool) -> RewriteReport:
+        report = _run(make, how, done, words, dry_run=dry_run)
+        if not report.outcomes and not report.failed:
+            note_nothing()
+        return report
+
     if how.dry_run or not how.yes:
         # A cursor of the dry run before a question would leave out what was not changed.
-        report = _run(make, how, f"would be {done}", words if how.dry_run else (), dry_run=True)
+        report = run(f"would be {done}", words if how.dry_run else (), dry_run=True)
         if how.dry_run:
             return report.is_complete
         if report.cursor is not None:
@@ -111,7 +127,7 @@ def ask_and_rewrite(
         if not click.confirm(f"{question}. Do it?"):
             output.print("Nothing was changed.")
             return False
-    return _run(make, how, done, words, dry_run=False).is_complete
+    return run(done, words, dry_run=False).is_complete
 
 
 def _run(
@@ -144,7 +160,7 @@ def _run(
     finally:  # also after an interruption
         if latest.cursor is not None and words:
             command = " ".join([*words, *how.words, f"--resume {latest.cursor}"])
-            click.echo(f"To continue: {command}", err=True)
+            click.echo(f"To continue: {screen.whole_command(command)}", err=True)
     return latest
 
 

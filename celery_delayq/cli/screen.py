@@ -6,6 +6,7 @@ import json
 import math
 import os
 import re
+import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -16,6 +17,7 @@ from typing import Any, TypeVar
 
 import click
 from celery.schedules import BaseSchedule
+from kombu.utils.url import maybe_sanitize_url
 from rich import box
 from rich.console import Console, JustifyMethod
 from rich.progress import (
@@ -262,6 +264,22 @@ def check_queue(delayq: DelayQ, queue: str | None, found: Iterable[str] = ()) ->
     """Refuse a queue that may be a typo (Refused)."""
     if problem := unknown_queue(delayq, queue, found):
         raise Refused(problem)
+
+
+def whole_command(command: str) -> str:
+    """Return a command of delayq as it can be pasted, with ``celery`` and its options before it.
+
+    Passwords in URLs are hidden.
+    """
+    if click.get_current_context().find_root().command.name != "celery":
+        return command
+    before: list[str] = []
+    for word in sys.argv[1:]:
+        is_name = before[-1:] in (["-A"], ["--app"])
+        before.append(maybe_sanitize_url(word) if "://" in word else word)
+        if word == "delayq" and not is_name:
+            break
+    return f"celery {shlex.join(before)} {command}"
 
 
 def note_unknown_queue(delayq: DelayQ, queue: str | None, *, stderr: bool = False) -> None:

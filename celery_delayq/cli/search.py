@@ -229,7 +229,8 @@ def note_unknown(kind: ItemKind, number: int) -> None:
     if number:
         click.echo(
             f"The arguments of {kind.number(number)} are not known: their content is not decoded "
-            "(--unpickle), or the app does not know the signature of their task.",
+            "(--unpickle), the app does not know the signature of their task, or the task takes "
+            "them as *args, which have no names (--arg 0=… is the first one).",
             err=True,
         )
 

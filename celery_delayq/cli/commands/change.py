@@ -241,13 +241,12 @@ def rename(
     """
     how.check()
     screen.check_queue(delayq, queue)
-    screen.note_unknown_task(delayq, former, screen.scheduled_tasks(delayq))
     if not force:
         screen.check_task(delayq, name)
     words = ["rename", quoted(former), quoted(name), *filter_words(Filter(queue))]
     words += ["--force"] if force else []
     make = partial(delayq.rename, former, name, queue=queue)
-    return ask_and_rewrite(make, how, "renamed", words)
+    return ask_and_rewrite(make, how, "renamed", words, partial(_note_typo, delayq, former))
 
 
 @command()
@@ -266,7 +265,8 @@ def rewrite(delayq: DelayQ, function: str, filter: Filter, how: RewriteOptions) 
     needs no change: it may get a call twice.
 
     An error of the function is reported, with the id of the message, which stays as it is; all
-    others are rewritten. With --stop it ends. Exits with 1 when something was not rewritten.
+    others are rewritten. With --stop it ends, and the printed command tries these calls again.
+    Exits with 1 when something was not rewritten.
 
     \b
     Examples:
@@ -277,8 +277,13 @@ def rewrite(delayq: DelayQ, function: str, filter: Filter, how: RewriteOptions) 
     how.check()
     screen.check_queue(delayq, filter.queue)
     screen.check_priority(delayq, filter)
-    if filter.task is not None:
-        screen.note_unknown_task(delayq, filter.task, screen.scheduled_tasks(delayq))
     make = partial(delayq.rewrite, function_of(function), filter)
     words = ["rewrite", quoted(function), *filter_words(filter)]
-    return ask_and_rewrite(make, how, "rewritten", words)
+    note = partial(_note_typo, delayq, filter.task)
+    return ask_and_rewrite(make, how, "rewritten", words, note)
+
+
+def _note_typo(delayq: DelayQ, task: str | None) -> None:
+    """Print a note about a task that may be a typo: no call of it was found to change."""
+    if task is not None:
+        screen.note_unknown_task(delayq, task, screen.scheduled_tasks(delayq))

@@ -206,7 +206,8 @@ def _next_page(
     """Return the command for the next page. Its filter is the same, with absolute times."""
     limits = [] if limit == DEFAULT_LIMIT else [f"--limit {limit}"]
     flags = [name for name, is_set in {"--held": held, "--all": all_}.items() if is_set]
-    return " ".join(["list", *options.filter_words(filter), *limits, *flags, f"--cursor {cursor}"])
+    words = ["list", *options.filter_words(filter), *limits, *flags, f"--cursor {cursor}"]
+    return screen.whole_command(" ".join(words))
 
 
 def _fields(task: ScheduledTask, ahead: int | None = None) -> Iterable[tuple[str, Any]]:

@@ -32,7 +32,7 @@ from celery_delayq.utils.text import is_utf8, percent
 _RESERVED_HEADERS = CELERY_HEADERS | {"compression", "method"}
 
 #: Verdicts on arguments with which a task would fail.
-_REFUSED_VERDICTS = (Verdict.ARGUMENTS, Verdict.MODEL)
+REFUSED_VERDICTS = (Verdict.ARGUMENTS, Verdict.MODEL)
 
 
 class Expiry(NamedTuple):
@@ -280,7 +280,7 @@ def _check_arguments(name: str, task: Any, args: Sequence[Any], kwargs: Mapping[
     if task is None or not task.typing:
         return
     bound = binding_of(task).bind(args, kwargs)
-    if bound.verdict in _REFUSED_VERDICTS:
+    if bound.verdict in REFUSED_VERDICTS:
         raise ConfigError(
             f"{name}: args={saferepr(tuple(args))}, kwargs={saferepr(dict(kwargs))}: "
             f"{bound.verdict.value}: {bound.detail}"

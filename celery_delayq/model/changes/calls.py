@@ -8,13 +8,15 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from pathlib import PurePath
 from typing import Any, Literal
 
 from celery.utils.saferepr import saferepr
 
 from celery_delayq.errors import ConfigError, RecordError
-from celery_delayq.model.changes import MessageChanges, MessageEditor
+from celery_delayq.model.changes import REFUSED_VERDICTS, MessageChanges, MessageEditor
 from celery_delayq.model.changes.body import Body
+from celery_delayq.model.compat import MessageChecker
 from celery_delayq.model.compat.calls import CANVAS, MAPS, Part, calls_inside
 from celery_delayq.utils.foreign import record_errors
 
@@ -85,7 +87,7 @@ class RewrittenCall:
 
 
 class RewriteFailed(Exception):
-    """The function raised an error, or returned something else than changes. Holds the text."""
+    """The function raised an error, or returned no valid changes. Holds the text."""
 
 
 class Rewriter:
@@ -99,9 +101,11 @@ class Rewriter:
         The names of the tasks whose calls are rewritten; empty for all.
     editor_of : Callable[[Mapping[str, Any]], MessageEditor]
         Returns the editor for changes of ``delayq.update``.
+    checker : MessageChecker
+        Says which of the changed calls a task would not take.
     reads_arguments : bool
         Whether the function reads arguments. If not, the call of a message whose body cannot be
-        decoded is rewritten too.
+        decoded is rewritten too, and calls that the task would not take as well.
     unpickle : bool
         Whether pickled bodies are decoded.
     """
@@ -111,6 +115,7 @@ class Rewriter:
         rewrite: Rewrite,
         names: Collection[str],
         editor_of: Callable[[Mapping[str, Any]], MessageEditor],
+        checker: MessageChecker,
         *,
         reads_arguments: bool = True,
         unpickle: bool = False,
@@ -120,6 +125,7 @@ class Rewriter:
         self._spelled = [json.dumps(name)[1:-1].encode() for name in self._names]
         self._spelled += [name.encode() for name in self._names if not name.isascii()]
         self._editor_of = editor_of
+        self._checker = checker
         self._reads_arguments = reads_arguments
         self._unpickle = unpickle
 
@@ -136,7 +142,8 @@ class Rewriter:
         Raises
         ------
         RewriteFailed
-            The function raised an error, or returned no changes.
+            The function raised an error or returned no changes, or a task does not take a changed
+            call.
         RecordError
             The body cannot be decoded here, and the function reads arguments of the message.
         """
@@ -159,7 +166,11 @@ class Rewriter:
         inside = self._rewrite_inside(signature, message_call)
         call = replace(message_call, args=tuple(body.args), kwargs=dict(body.kwargs))
         changed = self._changes_of(call) if is_wanted_task else None
-        calls = [*([changed] if changed else []), *inside]
+        if changed is not None:
+            signature |= {name: changed.changes[name] for name in _own_changes(changed)}
+        calls = [*([changed] if changed else []), *[call for _, call in inside]]
+        changed_signatures = [signature] if changed and _own_changes(changed) else []
+        self._check_bind(signature, [*changed_signatures, *[inner for inner, _ in inside]])
         return RewrittenMessage(calls, body if inside else None, "", self._editor_of)
 
     def rewritten_signature(
@@ -168,8 +179,37 @@ class Rewriter:
         """Return a changed copy of the signature of a periodic entry, and the changes."""
         new = deepcopy(dict(signature))
         calls = self._rewrite_inside(new, message_call)
-        own = self._rewrite_signature(new, message_call)
-        return new, [*own, *calls]
+        found = [*self._rewrite_signature(new, message_call), *calls]
+        self._check_bind(new, [changed for changed, _ in found])
+        return new, [call for _, call in found]
+
+    def _check_bind(
+        self, signature: Mapping[str, Any], changed: Sequence[Mapping[str, Any]]
+    ) -> None:
+        """Refuse changed signatures in a signature whose tasks do not take the arguments.
+
+        Raises
+        ------
+        RewriteFailed
+            A task does not take the arguments, with those that Celery adds.
+        """
+        if not self._reads_arguments or not changed:
+            return
+        by_identity = {id(each) for each in changed}
+        for call, problem in self._checker.problems_of_calls(signature):
+            # The items of a map have one signature, which has no arguments of its own.
+            of_map = problem.part is Part.MAP and any(
+                each["task"] == problem.task for each in changed
+            )
+            if (id(call) in by_identity or of_map) and problem.verdict in REFUSED_VERDICTS:
+                shown = ", ".join(
+                    f"{name}={saferepr(call.get(name) or empty, _MAX_SHOWN_CHARACTERS)}"
+                    for name, empty in (("args", ()), ("kwargs", {}))
+                )
+                raise RewriteFailed(
+                    f"{_place_of(problem.part.value, problem.task) or f'{problem.task}: '}{shown}: "
+                    f"{problem.verdict.value}: {problem.detail}"
+                )
 
     def _wants(self, task: str) -> bool:
         return not self._names or task in self._names
@@ -191,9 +231,9 @@ class Rewriter:
 
     def _rewrite_inside(
         self, signature: Mapping[str, Any], message_call: WaitingCall
-    ) -> list[RewrittenCall]:
-        """Rewrite the signatures inside a signature in their place."""
-        found: list[RewrittenCall] = []
+    ) -> list[tuple[dict[str, Any], RewrittenCall]]:
+        """Rewrite the signatures inside a signature in their place; return those with changes."""
+        found: list[tuple[dict[str, Any], RewrittenCall]] = []
         with record_errors("body"):
             for inner, part in signatures_inside(signature):
                 found += self._rewrite_signature(inner, replace(message_call, part=part.value))
@@ -201,7 +241,7 @@ class Rewriter:
 
     def _rewrite_signature(
         self, signature: dict[str, Any], call: WaitingCall
-    ) -> list[RewrittenCall]:
+    ) -> list[tuple[dict[str, Any], RewrittenCall]]:
         task = str(signature["task"])
         if not self._wants(task):
             return []
@@ -210,20 +250,32 @@ class Rewriter:
         if changed is None:
             return []
         if call.part == Part.MAP.value and changed.changes.keys() - {"task"}:
-            raise RewriteFailed("only the task of a map can be changed, not its arguments")
+            why = "only the task of a map can be changed, not its arguments"
+            raise RewriteFailed(f"{_place_of(call.part, task)}{why}")
         signature.update(changed.changes)
-        return [changed]
+        return [(signature, changed)]
 
     def _changes_of(self, call: WaitingCall) -> RewrittenCall | None:
         """Call the function; return the changes that change something."""
         try:
-            given = self._rewrite(deepcopy(call))
+            given = self._call_function(deepcopy(call))
             changes = {} if given is None else _changes_in(given, call)
-        except RewriteFailed:
-            raise
         except Exception as exc:  # code of the user
-            raise RewriteFailed(f"{type(exc).__name__}: {exc}") from exc
+            why = str(exc) if isinstance(exc, RewriteFailed) else f"{type(exc).__name__}: {exc}"
+            raise RewriteFailed(_place_of(call.part, call.task) + why) from exc
         return RewrittenCall(call, changes) if changes else None
+
+    def _call_function(self, call: WaitingCall) -> Any:
+        """Call the function; raise RewriteFailed with the line of the function that failed."""
+        try:
+            return self._rewrite(call)
+        except Exception as exc:  # code of the user
+            text = f"{type(exc).__name__}: {exc}"
+            in_function = exc.__traceback__ and exc.__traceback__.tb_next
+            if in_function is not None:
+                file = PurePath(in_function.tb_frame.f_code.co_filename).name
+                text += f" ({file}, line {in_function.tb_lineno})"
+            raise RewriteFailed(text) from exc
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,6 +352,16 @@ def _changes_in(given: Any, call: WaitingCall) -> dict[str, Any]:
         for name, value in changes.items()
         if name not in known or not is_same(value, known[name])
     }
+
+
+def _own_changes(changed: RewrittenCall) -> set[str]:
+    """Return the names of the changes that decide whether a task takes a call."""
+    return {*_CALL_CHANGES} & {*changed.changes}
+
+
+def _place_of(part: str, task: str) -> str:
+    """Return where in a message a call is, before a colon; ``""`` for the call of the message."""
+    return "" if part == Part.MESSAGE.value else f"{part}, {task}: "
 
 
 def _check_names(given: Any, call: WaitingCall) -> None:

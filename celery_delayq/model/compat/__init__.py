@@ -71,15 +71,11 @@ class MessageChecker:
 
     def signature_problems(self, signature: Mapping[str, Any]) -> list[Problem]:
         """Return the problems of a signature, each once."""
-        return self._problems([Call(signature, Part.MESSAGE)])
+        return [*dict.fromkeys(problem for _, problem in self.problems_of_calls(signature))]
 
-    def _unregistered(self, task: str) -> Iterator[Problem]:
-        if task not in self._tasks:
-            yield Problem(task, Part.MESSAGE, Verdict.NOT_REGISTERED)
-
-    def _problems(self, calls: list[Call]) -> list[Problem]:
-        """Return the problems of calls, and of all calls inside them."""
-        problems: dict[Problem, None] = {}
+    def problems_of_calls(self, signature: Mapping[str, Any]) -> Iterator[tuple[Any, Problem]]:
+        """Yield the call of a signature, and each call inside it, that has a problem."""
+        calls = [Call(signature, Part.MESSAGE)]
         while calls:
             call = calls.pop()
             task = "?"
@@ -91,12 +87,15 @@ class MessageChecker:
                 if task not in CANVAS:
                     bound = self._bind(task, (*added, *args), kwargs)
                     if bound.verdict is not Verdict.BINDS:
-                        problems[Problem(task, call.part, *bound)] = None
+                        yield call.signature, Problem(task, call.part, *bound)
                 calls += calls_inside(call.signature, args, kwargs, added)
             except FOREIGN_ERRORS as exc:
                 detail = type(exc).__name__
-                problems[Problem(str(task), call.part, Verdict.UNREADABLE, detail)] = None
-        return [*problems]
+                yield call.signature, Problem(str(task), call.part, Verdict.UNREADABLE, detail)
+
+    def _unregistered(self, task: str) -> Iterator[Problem]:
+        if task not in self._tasks:
+            yield Problem(task, Part.MESSAGE, Verdict.NOT_REGISTERED)
 
     def _arguments(self, call: Call) -> tuple[tuple[Any, ...], Mapping[str, Any], tuple[Any, ...]]:
         """Return the arguments of a signature, and those that Celery adds first."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from decimal import Decimal
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from celery import Celery
+from celery import Celery, chain, chord, group
 from redis import Redis
 
 from celery_delayq import DelayQ, Limit
@@ -29,6 +30,10 @@ from tests.support.lazy import TASK, is_imported, lazy_app
 
 def serve(tenant: str) -> None:
     """Stand for any task."""
+
+
+def no_arguments() -> None:
+    """Stand for a task without arguments."""
 
 
 class NeverEqual(int):
@@ -157,13 +162,14 @@ def test_a_function_that_fails_at_the_500th(client: Version, stop: bool) -> None
     report = after.rewrite(fails_at_500th, stop_on_error=stop, on_outcome=outcomes.append)
 
     [failure] = report.failures
-    assert (failure.id, failure.problem) == ("celery 499", "ValueError: as told")
+    assert failure.id == "celery 499"
+    assert re.fullmatch(r"ValueError: as told \(test_rewrite\.py, line \d+\)", failure.problem)
     assert not report.is_complete
     assert report.done == (PAGE_ENTRIES - 1 if stop else PAGE_ENTRIES + 119)
     assert len(outcomes) == report.done + 1
     if stop:
-        report = after.rewrite(fails_at_500th, stop_on_error=True, resume=report.cursor)
-        assert (report.looked, report.done, report.failed, report.cursor) == (120, 120, 0, None)
+        report = after.rewrite(fails_at_500th, resume=report.cursor)
+        assert (report.looked, report.failed, report.cursor) == (PAGE_ENTRIES + 120, 1, None)
     found = kwargs_of(after)
     assert found.pop("celery 499") == {}
     assert set(map(str, found.values())) == {"{'more': 'b'}"}
@@ -193,6 +199,87 @@ def test_an_answer_that_is_no_change_is_a_failure(
     assert (report.done, report.failed, report.looked) == (0, 1, 2)
     assert problem in report.failures[0].problem
     assert set(map(str, kwargs_of(after).values())) == {"{}"}
+
+
+@pytest.mark.parametrize("kind", ["positional", "named"])
+@pytest.mark.parametrize(
+    "part",
+    ["message", "callback", "immutable", "errback", "chain", "group", "chord body", "periodic"],
+)
+def test_no_part_gets_arguments_that_its_task_does_not_take(
+    client: Version, part: str, kind: str
+) -> None:
+    """``mail.remind`` takes two arguments. For a callback, the first one is a result."""
+    after = client("after")
+    remind, total = after.app.tasks["mail.remind"], after.app.tasks["mail.total"]
+    takes = 2 if part in ("message", "immutable", "group", "periodic") else 1
+    first = total.s([]).set(countdown=60)
+    if part == "periodic":
+        after.periodic.add("entry", 3600, "mail.remind", ("a",))
+    elif part == "message":
+        remind.s("a").apply_async(countdown=60)
+    elif part in ("callback", "immutable"):
+        link = remind.si("a") if part == "immutable" else remind.s()
+        total.apply_async(([],), countdown=60, link=link)
+    elif part == "errback":
+        total.apply_async(([],), countdown=60, link_error=remind.s())
+    elif part == "chain":
+        chain(total.s([]), total.s(), remind.s()).apply_async(countdown=60)
+    elif part == "group":
+        chain(first, total.s(), group(remind.si("a"), total.si([]))).apply_async(countdown=60)
+    else:
+        chain(first, chord([total.si([])], remind.s())).apply_async(countdown=60)
+    before = [each.message for each in after.entries()], after.periodic.get("entry")
+    answers: dict[bool, dict[str, Any]] = {
+        False: {"args": ["b"] * takes} if kind == "positional" else {"kwargs": {"more": 1}},
+        True: {"args": ["b"] * (takes + 1)} if kind == "positional" else {"kwargs": {"nope": 1}},
+    }
+
+    refused = after.rewrite(lambda _: answers[True], task="mail.remind")
+
+    assert (refused.done, refused.failed) == (0, 1)
+    problem = refused.failures[0].problem
+    assert "mail.remind: args=" in problem
+    assert "the task does not take the arguments" in problem
+    assert ([each.message for each in after.entries()], after.periodic.get("entry")) == before
+    assert after.rewrite(lambda _: answers[False], task="mail.remind").done == 1
+    assert after.compat().fails == 0
+
+
+def test_a_task_that_does_not_take_the_stored_arguments_is_refused(client: Version) -> None:
+    after = client("after")
+    after.app.task(name="mail.none", shared=False)(no_arguments)
+    remind, total = after.app.tasks["mail.remind"], after.app.tasks["mail.total"]
+    remind.apply_async(("a",), countdown=60, task_id="message")
+    total.apply_async(([],), countdown=60, link=remind.s(), task_id="callback")
+    remind.map(["a"]).apply_async(countdown=60, task_id="map")
+
+    report = after.rewrite(lambda _: {"task": "mail.none"}, task="mail.remind")
+
+    assert {each.id for each in report.failures} == {"message", "callback", "map"}
+    assert (report.done, after.compat().fails) == (0, 0)
+
+
+def test_a_task_without_typing_takes_any_arguments(client: Version) -> None:
+    after = client("after")
+    remind, total = after.app.tasks["mail.remind"], after.app.tasks["mail.total"]
+    remind.typing = False
+    remind.apply_async(("a",), countdown=60)
+    total.apply_async(([],), countdown=60, link=remind.s())
+
+    assert after.rewrite(lambda _: {"kwargs": {"nope": 1}}, task="mail.remind").done == 2
+
+
+def test_an_error_in_a_signature_names_its_place_and_the_line(client: Version) -> None:
+    after = client("after")
+    remind, total = after.app.tasks["mail.remind"], after.app.tasks["mail.total"]
+    total.apply_async(([],), countdown=60, link=remind.s())
+    [failure] = after.rewrite(lambda _: {"arg": 5}, task="mail.remind").failures
+    assert failure.problem.startswith("callback, mail.remind: it returned ")
+    [failure] = after.rewrite(lambda call: call.kwargs["x"], task="mail.remind").failures
+    assert re.search(
+        r"^callback, mail.remind: KeyError: 'x' \(test_rewrite\.py, line \d+\)$", failure.problem
+    )
 
 
 def test_a_value_that_cannot_be_compared_is_a_failure(client: Version) -> None:
@@ -511,7 +598,7 @@ def _pages_of_three(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("place", [0, 2, 3, 7, 8, 13, 15, 16, 19])
 @pytest.mark.usefixtures("_pages_of_three")
-def test_an_error_stops_behind_its_page_wherever_it_is(client: Version, place: int) -> None:
+def test_an_error_stops_at_its_page_wherever_it_is(client: Version, place: int) -> None:
     """Also in the only page of a queue, and in the last one of all."""
     delayq = client("after")
     ids = fill_all(delayq, 4)
@@ -519,9 +606,11 @@ def test_an_error_stops_behind_its_page_wherever_it_is(client: Version, place: i
     seen: list[str] = []
     updates: list[int] = []
 
+    wrong = {ids[place]}
+
     def fail_there(call: WaitingCall) -> None:
         seen.append(call.id)
-        if call.id == ids[place]:
+        if call.id in wrong:
             raise ValueError("as told")
 
     options: dict[str, Any] = {"stop_on_error": True}
@@ -532,10 +621,15 @@ def test_an_error_stops_behind_its_page_wherever_it_is(client: Version, place: i
     assert report.cursor is not None
     assert place < report.looked <= place + 3
     assert updates[-1] == report.looked
+    again = delayq.rewrite(fail_there, resume=report.cursor, **options)
+    assert (again.failed, again.cursor, again.is_complete) == (1, report.cursor, False)
+    seen.clear()
+    wrong.clear()
     rest = delayq.rewrite(fail_there, resume=report.cursor, **options)
-    # Behind the page: the failure is not met again.
-    assert (rest.failed, rest.cursor, report.looked + rest.looked) == (0, None, len(ids))
-    assert seen == ids
+    # From the page with the failure on.
+    assert (rest.failed, rest.cursor) == (0, None)
+    assert seen == ids[len(ids) - rest.looked :]
+    assert ids[place] in seen[:3]
 
 
 def test_a_page_of_large_messages_is_short(

@@ -7,6 +7,7 @@ import os
 import shlex
 import signal
 import subprocess
+import sys
 from datetime import datetime, timezone
 from decimal import Decimal
 from pathlib import Path
@@ -118,11 +119,11 @@ def test_an_error_of_the_function_has_an_id_and_the_rest_goes_on(
     told = f"rewrite {HERE}:fail_once --task shop.remind --yes --stop --json --resume {cursor}"
     assert stopped.err.splitlines()[-1] == f"To continue: {told}"
     rest = cli(*command, "--resume", cursor)
-    assert (rest.code, "1 message looked at, 1 rewritten" in rest.out) == (0, True)
+    assert (rest.code, "3 messages looked at, 1 rewritten" in rest.out) == (1, True)
 
     ran = cli(*command)
     assert ran.code == 1
-    assert "not done  b  ValueError: as told" in ran.out
+    assert "not done  b  ValueError: as told (test_rewrite.py, line " in ran.out
     assert "1 failed, and stay as they are." in ran.out
     entry = delayq.get("b")
     assert entry is not None
@@ -197,7 +198,8 @@ def test_the_printed_command_continues_a_relative_time(
     told = stopped.err.splitlines()[-1].removeprefix("To continue: ")
     assert (stopped.code, dry_run in told.split()) == (1, True)
     rest = cli(*shlex.split(told))
-    assert (rest.code, "1 message looked at" in rest.out) == (0, True), rest
+    assert (rest.code, "messages looked at" in rest.out) == (1, True), rest
+    assert rest.err.splitlines()[-1] == stopped.err.splitlines()[-1]
 
 
 def test_what_was_not_looked_into_is_not_done(
@@ -213,6 +215,20 @@ def test_what_was_not_looked_into_is_not_done(
     assert (ran.code, "1 message was not decoded" in ran.out) == (1, True)
     assert cli(*command, "--unpickle").code == 0
     assert cli(*command, "--unpickle", "--json").json["report"]["undecoded"] == 0
+
+
+def test_a_rename_that_finds_something_prints_no_note(cli: CommandLine, delayq: DelayQ) -> None:
+    """The app has no task of the old name, and only a periodic entry or a signature names it."""
+    command = ("rename", "shop.old", "shop.new", "--force", "--yes")
+    delayq.periodic.add("each", 3600.0, "shop.old")
+
+    ran = cli(*command)
+    assert (ran.code, ran.err, "1 renamed" in ran.out) == (0, "", True)
+    again = cli(*command)
+    assert (again.code, "this app has no task shop.old, and none is scheduled" in again.err) == (
+        0,
+        True,
+    )
 
 
 def test_only_some_queues_are_renamed(cli: CommandLine, delayq: DelayQ, sent: list[str]) -> None:
@@ -267,7 +283,7 @@ def test_an_interrupted_rewrite_prints_the_command_that_continues(
     assert (code, "Traceback" in log) == (1, False), log[-1000:]
     [told] = [each for each in log.splitlines() if each.startswith("To continue: ")]
     rest = subprocess.run(
-        [*shop, *shlex.split(told.removeprefix("To continue: "))],
+        [sys.executable, "-m", *shlex.split(told.removeprefix("To continue: "))],
         capture_output=True,
         text=True,
         check=True,

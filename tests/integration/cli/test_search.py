@@ -146,6 +146,7 @@ def test_what_cannot_be_told_is_counted(cli: CommandLine, app: Celery) -> None:
 
     assert ids(ran) == []
     assert "The arguments of 1 entry are not known" in ran.err
+    assert "as *args, which have no names" in ran.err
     assert ids(cli("list", "--arg", "order_id=1", "--unpickle", "--json")) == ["packed"]
 
 
@@ -373,7 +374,10 @@ def test_an_interrupted_search_says_how_to_go_on(
     )
     assert told is not None, log[-500:]
     rest = subprocess.run(
-        [*shop, *shlex.split(told[2]), "--all"], capture_output=True, text=True, check=True
+        [sys.executable, "-m", *shlex.split(told[2]), "--all"],
+        capture_output=True,
+        text=True,
+        check=True,
     ).stdout
     assert found | {*re.findall(r"id-\d{5}", rest)} == wanted
     assert len({*re.findall(r"id-\d{5}", rest)} & found) <= SEARCH_ENTRIES

@@ -93,7 +93,7 @@ NAMES = {
     "periodic add each shop.mial --every 60": TASK.format(""),
     "pause --task shop.mial": TASK.format(", and none is scheduled"),
     "resume --task shop.mial": TASK.format(", and none is scheduled"),
-    "rename shop.mial b --yes": TASK.format(", and none is scheduled"),
+    "rename shop.mial b --force --yes": TASK.format(", and none is scheduled"),
     "rename shop.bill shop.mial --yes": TASK.format("").removeprefix("Note: "),
     "rewrite operator:not_ --task shop.mial --yes": TASK.format(", and none is scheduled"),
     "rewrite operator:not_ --priority 7 --yes": "there are the steps 0, 3, 6, 9",

@@ -84,7 +84,8 @@ def _next_page(filter: DeadFilter, limit: int | None, cursor: str, *, all_: bool
     """Return the command for the next page. Its filter is the same, with absolute times."""
     words = ["dead list", *options.filter_words(filter)]
     words += [] if limit is None else [f"--limit {limit}"]
-    return " ".join([*words, *(["--all"] if all_ else []), f"--cursor {cursor}"])
+    words += ["--all"] if all_ else []
+    return screen.whole_command(" ".join([*words, f"--cursor {cursor}"]))
 
 
 @command(group=dead)
