@@ -127,6 +127,17 @@ def imported_tasks(app: Any) -> Mapping[str, Any]:
         raise ConfigError(f"a module cannot be imported: {type(exc).__name__}: {exc}") from exc
 
 
+def importable_tasks(app: Any) -> Mapping[str, Any]:
+    """Return :func:`imported_tasks`. If a module cannot be imported here, log a warning and return
+    the tasks that the app knows.
+    """
+    try:
+        return imported_tasks(app)
+    except ConfigError as exc:
+        warn_once(logger, f"Tasks of {app!r} may be missing: {exc}")
+        return cast("Mapping[str, Any]", app.tasks)
+
+
 def skip_subscription(_backend: Any, on_task_call: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap ``on_task_call`` of a result backend, for clients for asyncio: do not subscribe.
 

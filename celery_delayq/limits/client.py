@@ -13,8 +13,10 @@ from typing import Any
 from urllib.parse import unquote
 
 from celery_delayq.errors import InvalidLimit
+from celery_delayq.integration.send_task import importable_tasks
 from celery_delayq.model.envelope import due_of_eta
 from celery_delayq.model.limits import Definition, Limit
+from celery_delayq.model.limits.lanes import next_start_us
 from celery_delayq.model.limits.of_app import limits_of
 from celery_delayq.model.scheduled import Outcome, ScheduledTask, moment
 from celery_delayq.store.session import Session
@@ -96,8 +98,8 @@ class LaneStatus:
     used : int
         Messages of the lane that workers have.
     next : datetime | None
-        When the next task may start: a time in the past if a worker may take it now. None while
-        the lane waits until one of its tasks ends.
+        When the next task may start: the time of the reply if a worker may take it now. None while
+        all tasks that the limit allows at once are with workers.
     """
 
     limit: str
@@ -188,7 +190,8 @@ class TaskLimits:
         ----------
         code : bool
             Also forget what the code says: of a limit that the code does not have any more. Held
-            tasks may go then. A worker whose code has the limit stores it again within a minute.
+            tasks may go then. A running worker whose code still has the limit stores it again
+            within a minute.
 
         Returns
         -------
@@ -198,9 +201,15 @@ class TaskLimits:
         Raises
         ------
         InvalidLimit
-            Neither Redis nor the app has a limit of this name.
+            Neither Redis nor the app has a limit of this name, or *code* is given and the app's
+            code has the limit: workers would store it again.
         """
         self._stored(name)
+        if code and percent(name) in self._of_app():
+            raise InvalidLimit(
+                f"limit {name!r}: the code of this app has it, so workers store it again; remove "
+                "it from the code first, or set off=True (limits set --off) to limit nothing"
+            )
         is_changed = False
 
         def forget(stores: Stores) -> None:
@@ -251,10 +260,11 @@ class TaskLimits:
     def _stored(self, name: str) -> StoredLimit:
         """Return the definitions of a limit; those of the app's code if Redis has none."""
         found = self._session.ask(_definitions)
-        app = self._session.app
-        for each, text in limits_of(app).definitions(app.tasks).items():
-            found.setdefault(each, StoredLimit(of_code=text))
-        if not isinstance(name, str) or percent(name) not in found:
+        is_text = isinstance(name, str)
+        if not is_text or percent(name) not in found:
+            for each, text in self._of_app().items():
+                found.setdefault(each, StoredLimit(of_code=text))
+        if not is_text or percent(name) not in found:
             known = sorted(map(unquote, found))
             shown = ", ".join(known[:10]) or "none"
             raise InvalidLimit(
@@ -262,6 +272,11 @@ class TaskLimits:
                 f"{did_you_mean(str(name), known)}"
             )
         return found[percent(name)]
+
+    def _of_app(self) -> dict[str, str]:
+        """Return the definitions of the app's code."""
+        app = self._session.app
+        return limits_of(app).definitions(importable_tasks(app))
 
     def _override(
         self, name: str, given: dict[str, Any], *, off: bool
@@ -298,7 +313,7 @@ class TaskLimits:
 
     def _check_late_acks(self, name: str, concurrency: int) -> None:
         app = self._session.app
-        for task in limits_of(app).of_tasks(app.tasks).values():
+        for task in limits_of(app).of_tasks(importable_tasks(app)).values():
             if task.limit.name == name and not task.task.acks_late:
                 raise InvalidLimit(
                     f"task {task.name} acknowledges when it starts, so concurrency={concurrency} "
@@ -424,7 +439,7 @@ def _held_by_queue(stores: Stores, names: builtins.list[str]) -> dict[str, dict[
 
 
 def _longest(stores: Stores, limit: str, n: int) -> builtins.list[LaneStatus]:
-    held, moments = Counter[str](), dict[str, float]()
+    held, next_try = Counter[str](), dict[str, float]()
     for queue, counts in _held_by_queue(stores, [limit]).items():
         if not counts[limit]:
             continue
@@ -437,26 +452,36 @@ def _longest(stores: Stores, limit: str, n: int) -> builtins.list[LaneStatus]:
                 found = store.task_limits.held(queue, some)
                 held.update(dict(zip(some, found, strict=True)))
             for lane in its:
-                moments[lane] = min(page[lane], moments.get(lane, page[lane]))
+                next_try[lane] = min(page[lane], next_try.get(lane, page[lane]))
     longest = nlargest(n, held.items(), key=lambda each: (each[1], each[0]))
     lanes = [lane for lane, number in longest if number]
-    used = _used(stores, lanes)
-    return [
-        LaneStatus(
-            unquote(limit),
-            unquote(lane.partition(":")[2]),
-            held[lane],
-            used[lane],
-            moment(int(moments[lane] / 1000)) if isfinite(moments[lane]) else None,
+    used, used_until = _use(stores, lanes)
+    definition = _definitions(stores).get(limit, StoredLimit()).definition
+    now_us, statuses = stores.common.now_us(), []
+    for lane in lanes:
+        times_us = used_until[lane], next_try[lane], now_us
+        next_us = next_start_us(definition, used[lane], *times_us)
+        statuses.append(
+            LaneStatus(
+                unquote(limit),
+                unquote(lane.partition(":")[2]),
+                held[lane],
+                used[lane],
+                moment(int(next_us / 1000)) if isfinite(next_us) else None,
+            )
         )
-        for lane in lanes
-    ]
+    return statuses
 
 
-def _used(stores: Stores, lanes: builtins.list[str]) -> Counter[str]:
-    """Return the number of leased messages of each lane in all stores."""
-    used = Counter[str]()
+def _use(stores: Stores, lanes: builtins.list[str]) -> tuple[Counter[str], dict[str, float]]:
+    """Return the number of leased messages of each lane in all stores, and the time (µs) up to
+    which its slots are used.
+    """
+    used, used_until = Counter[str](), dict.fromkeys(lanes, 0.0)
     for store in stores:
+        limits = store.task_limits
         for some in batches(lanes, PAGE_LANES):
-            used.update(dict(zip(some, store.task_limits.used(some), strict=True)))
-    return used
+            used.update(dict(zip(some, limits.used(some), strict=True)))
+            for lane, until in zip(some, limits.used_until(some), strict=True):
+                used_until[lane] = max(used_until[lane], until)
+    return used, used_until

@@ -138,8 +138,9 @@ class ScheduledTask(MessageFields):
     id, task, queue : str
         The task's id and name, and its queue.
     state : str
-        ``"scheduled"``; ``"paused"`` if the task is due but its name is paused; ``"held"`` if it
-        is due and waits for its limit; ``"ready"`` or ``"running"``.
+        ``"scheduled"``; ``"paused"`` if it is due and ``pause(task=…)`` holds it; ``"held"`` if it
+        is due and its limit holds it; ``"ready"`` or ``"running"``. A pause of its queue changes
+        no state.
     due : datetime
         When the task is due, in UTC.
     priority : int | None

@@ -146,6 +146,13 @@ class LimitStore(StorePart):
 
     held = ran(held_steps)
 
+    def used_until_steps(self, lanes: Iterable[str]) -> Steps[list[float]]:
+        """Return the time (µs) up to which the slots of each lane are used; 0 for none."""
+        calls = [Command.of("ZSCORE", self._keys.slots, to_bytes(lane)) for lane in lanes]
+        return [float(each or 0) for each in answered((yield calls))]
+
+    used_until = ran(used_until_steps)
+
     def used_by_limit_steps(self, names: Sequence[str]) -> Steps[dict[str, int]]:
         """Return the number of leased messages of each limit."""
         return (yield from self._count_each_steps(self._keys.permits, names))
@@ -190,9 +197,7 @@ class LimitStore(StorePart):
             return held, 0
         of_lanes = yield from self.held_steps(queue, names)
         used = yield from self.used_steps(names)
-        slots = answered(
-            (yield [Command.of("ZSCORE", self._keys.slots, to_bytes(n)) for n in names])
-        )
+        slots = yield from self.used_until_steps(names)
         may_go = 0.0
         for (lane, lanes_like_it), its_held, its_used, until in zip(
             names.items(), of_lanes, used, slots, strict=True
@@ -200,7 +205,7 @@ class LimitStore(StorePart):
             definition = definitions.get(lane.partition(":")[0])
             its_part = its_held
             if definition is not None:
-                its_part = definition.may_go(its_held, its_used, float(until or 0), now_us)
+                its_part = definition.may_go(its_held, its_used, until, now_us)
             may_go += its_part * lanes_like_it
         return held, min(total, round(may_go))
 

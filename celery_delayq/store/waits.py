@@ -8,7 +8,7 @@ from hashlib import sha1
 from typing import Any, NamedTuple
 
 from celery_delayq.model.envelope import Label, task_field
-from celery_delayq.model.limits.lanes import range_of_lane
+from celery_delayq.model.limits.lanes import next_start_us, range_of_lane
 from celery_delayq.model.lookup import IndexEntry, score_of, to_bytes, to_text
 from celery_delayq.model.scheduled import ScheduledTask
 from celery_delayq.store.keys import Layout
@@ -39,8 +39,8 @@ class LaneWaits(NamedTuple):
     used : int
         Leased messages of the lane.
     next_ms : float | None
-        The time from which the next entry may go, in ms since 1970; infinity while the lane waits
-        for a permit, None if no time is stored.
+        When the next entry may go, in ms since 1970: the present if it may go now, infinity while
+        all permits are taken. None if the lane has no entries.
     limit : StoredLimit
         The definitions of the limit.
     permit_ids : frozenset[str]
@@ -163,7 +163,7 @@ class WaitStore(StorePart):
             deaths = yield from self._deaths_steps(queue, entry)
             waits = waits._replace(quarantined_deaths=deaths)
         if entry.state == "held":
-            lane = yield from self._lane_steps(queue, entry, due_ms)
+            lane = yield from self._lane_steps(queue, entry, due_ms, now_ms)
             waits = waits._replace(lane=lane)
         return waits
 
@@ -184,26 +184,34 @@ class WaitStore(StorePart):
                 return DeliveryCounts.read(counts or b"").reclaimed
         return None
 
-    def _lane_steps(self, queue: str, entry: ScheduledTask, due_ms: int) -> Steps[LaneWaits]:
+    def _lane_steps(
+        self, queue: str, entry: ScheduledTask, due_ms: int, now_ms: int
+    ) -> Steps[LaneWaits]:
         lane, limit = entry.lane, entry.lane.partition(":")[0]
         limits, keys = LimitStore(self._runner), self._keys
         in_lane = range_of_lane(lane)
-        ahead, used, next_us, rules, permits = answered(
+        ahead, used, next_try, used_until, rules, permits = answered(
             (
                 yield [
                     limits.ahead_command(queue, lane, entry.priority or 0, due_ms, entry._name),
                     Command.of("ZLEXCOUNT", keys.permits, *in_lane),
                     Command.of("ZSCORE", keys.queue(queue).lanes, to_bytes(lane)),
+                    Command.of("ZSCORE", keys.slots, to_bytes(lane)),
                     Command.of("HMGET", keys.limits, f"c{limit}", f"o{limit}"),
                     Command.of("ZRANGEBYLEX", keys.permits, *in_lane, "LIMIT", 0, MAX_PERMITS),
                 ]
             )
         )
+        stored = StoredLimit(*(to_text(each or b"") for each in rules))
+        next_ms: float | None = None
+        if next_try is not None:
+            times_us = float(used_until or 0), float(next_try), now_ms * 1000
+            next_ms = next_start_us(stored.definition, used, *times_us) / 1000
         return LaneWaits(
             ahead,
             used,
-            None if next_us is None else float(next_us) / 1000,
-            StoredLimit(*(to_text(each or b"") for each in rules)),
+            next_ms,
+            stored,
             frozenset(to_text(each.split(b"\0")[2]) for each in permits if each.count(b"\0") > 1),
         )
 

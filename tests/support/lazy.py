@@ -11,13 +11,16 @@ from uuid import uuid4
 import pytest
 from celery import Celery
 
-TASK = "lazy.task"
+TASK, LIMIT = "lazy.task", "lazy"
 
 _MODULE = f"""
+from celery_delayq import Limit
 from {{shop}} import app
 
 
-@app.task(name={TASK!r}, unique_key="{{{{key}}}}", shared=False)
+@app.task(
+    name={TASK!r}, unique_key="{{{{key}}}}", limit=Limit({LIMIT!r}, rate="5/m"), shared=False
+)
 def task(key, amount=0):
     pass
 """
@@ -26,7 +29,9 @@ def task(key, amount=0):
 def lazy_app(
     make_app: Callable[..., Celery], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Celery:
-    """Return the app; its task takes ``key`` and ``amount``, and has the unique key ``{key}``."""
+    """Return the app; its task takes ``key`` and ``amount``, and has the unique key ``{key}`` and
+    the limit :data:`LIMIT`, ``5/m``.
+    """
     name = uuid4().hex
     app = make_app(include=[f"lazy_{name}"])
     monkeypatch.setitem(sys.modules, f"shop_{name}", SimpleNamespace(app=app))

@@ -8,6 +8,7 @@ from urllib.parse import unquote
 
 from celery_delayq.admin.doctor.finding import Finding, fault, note, warning
 from celery_delayq.admin.doctor.subject import OnRedis
+from celery_delayq.integration.send_task import importable_tasks
 from celery_delayq.model.limits import Definition
 from celery_delayq.model.limits.of_app import limits_of
 from celery_delayq.utils.text import spelled
@@ -20,7 +21,7 @@ MAX_STALLED_SECONDS = 600.0
 def limits(subject: OnRedis) -> Iterator[Finding]:
     """What counts must be what the code says, and all processes must keep the limits."""
     stored = subject.store.task_limits.definitions()
-    of_app = limits_of(subject.app).definitions(subject.app.tasks)
+    of_app = limits_of(subject.app).definitions(importable_tasks(subject.app))
     for name, each in sorted(stored.items()):
         shown = spelled(unquote(name))
         if each.override:

@@ -52,7 +52,7 @@ def list_(delayq: DelayQ) -> None:
         return
     output = screen.console()
     if not found:
-        output.print("There are no limits.")
+        output.print("No limit is stored: workers store those of their code when they start.")
         return
     gap = screen.gap_of(output)
     table = screen.new_table("limit", "what counts", "held", "lanes", "used")
@@ -123,8 +123,8 @@ def set_(delayq: DelayQ, name: str, values: _Values, off: bool) -> None:
 def unset(delayq: DelayQ, name: str, code: bool) -> bool:
     """Forget what was set, so that the code counts again. Exits with 1 when nothing was set.
 
-    A limit that is in no code any more still holds tasks: --code forgets it. A worker that has it
-    in its code stores it again when it starts.
+    A limit that is in no code any more still holds tasks: --code forgets it, unless the code of
+    this app has it. A running worker of older code stores it again within a minute.
 
     \b
     Examples:
@@ -135,9 +135,10 @@ def unset(delayq: DelayQ, name: str, code: bool) -> bool:
     if screen.is_json():
         screen.print_json({"name": name, "changed": changed})
     else:
-        state = "the code counts" if changed and not code else "nothing was set"
-        state = "forgotten" if changed and code else state
-        screen.console().print(Text(f"Limit {spelled(name)}: {state}."), soft_wrap=True)
+        state = "the code counts." if changed and not code else "nothing was set."
+        if changed and code:
+            state = "forgotten. A running worker of older code stores it again within a minute."
+        screen.console().print(Text(f"Limit {spelled(name)}: {state}"), soft_wrap=True)
     return changed
 
 
@@ -148,8 +149,8 @@ def unset(delayq: DelayQ, name: str, code: bool) -> bool:
 def lanes(delayq: DelayQ, name: str, limit: int) -> None:
     """Show the longest lanes of a limit: the keys with most held tasks.
 
-    "next" is when the next task of the lane may start. It is empty while the lane waits until one
-    of its tasks ends.
+    "next" is when the next task of the lane may start: "now" if it waits only for a worker. It is
+    empty while the lane waits until one of its tasks ends.
 
     \b
     Examples:
@@ -169,6 +170,7 @@ def lanes(delayq: DelayQ, name: str, limit: int) -> None:
     table = screen.new_table("key", "held", "used", "next")
     for each in found:
         when = "" if each.next is None else screen.time_text(each.next, now)
+        when = "now" if each.next is not None and each.next <= now else when
         table.add_row(Text(spelled(each.key)), f"{each.held:,}", f"{each.used:,}", when)
     output.print(table)
 

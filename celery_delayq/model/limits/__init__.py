@@ -104,11 +104,26 @@ class Definition(NamedTuple):
         if self.concurrency:
             most = min(most, self.concurrency - used)
         if self.interval_us:
-            # Half a µs, as scripts count: include/limits/lanes.lua.
-            slot_us = math.ceil(self.interval_us * 2) / 2
-            used_slots = max(0.0, used_until_us - now_us) / slot_us
+            used_slots = max(0.0, used_until_us - now_us) / self._slot_us
             most = min(most, math.floor(self.burst - used_slots + 1e-6))
         return max(0, most)
+
+    def next_us(self, used: int, used_until_us: float, now_us: int) -> float:
+        """Return when the next message of a lane may be leased: *now_us* if it may be leased now,
+        infinity while all permits are taken. Parameters of :meth:`may_go`.
+        """
+        if self.concurrency and used >= self.concurrency:
+            return math.inf
+        if not self.interval_us:
+            return now_us
+        # A script lowers a time that is further ahead: include/limits/permits.lua.
+        used_until_us = min(used_until_us, now_us + self.burst * self._slot_us)
+        return max(now_us, used_until_us - (self.burst - 1) * self._slot_us)
+
+    @property
+    def _slot_us(self) -> float:
+        """The interval in half µs, as scripts count: ``include/limits/lanes.lua``."""
+        return math.ceil(self.interval_us * 2) / 2
 
     @property
     def rate(self) -> str | None:

@@ -39,4 +39,5 @@ def read(site: Site, query: Query) -> LimitsPage:
         limit = limits.get(query.rest)
     except InvalidLimit as exc:
         raise NotFound(str(exc)) from exc
-    return LimitsPage(site.now(), [limit], limit, limits.lanes(query.rest, MAX_LANES))
+    lanes = limits.lanes(query.rest, MAX_LANES)
+    return LimitsPage(site.now(), [limit], limit, lanes)

@@ -11,10 +11,11 @@ import click
 import pytest
 
 from celery_delayq import DelayQ
+from celery_delayq.cli.commands.limits import limits
 from celery_delayq.cli.options import JsonType, WantedArgumentType
 from tests.integration.conftest import MakeApp
 from tests.support.cli import CommandLine, Ran, leaves
-from tests.support.lazy import TASK, is_imported, lazy_app
+from tests.support.lazy import LIMIT, TASK, is_imported, lazy_app
 
 
 class Case(NamedTuple):
@@ -46,6 +47,9 @@ CASES: dict[str, Case] = {
         "@all.jsonl --arg key=k1 --json",
         lambda ran: ran.json["outcomes"] == {"duplicate": 1, "filtered": 1},
     ),
+    "limits lanes": Case(LIMIT, said("No task is held.")),
+    "limits set": Case(f"{LIMIT} --burst 3", said(f"Limit {LIMIT}: 5/m, burst 3")),
+    "limits unset": Case(f"{LIMIT} --code", said("the code of this app has it")),
     "list": Case("--arg key=k1 --json", lambda ran: len(ran.json["entries"]) == 1),
     "pause": Case(f"--task {TASK}", lambda ran: "no task" not in ran.err),
     "periodic add": Case(f"each {TASK} --every 60", lambda ran: "no task" not in ran.err),
@@ -64,9 +68,11 @@ OTHERS = {
 
 
 def asks_the_code(command: click.Command) -> bool:
-    """Return whether an option of a command names arguments or a task."""
+    """Return whether an option of a command names arguments, a task or a limit."""
     return any(
-        isinstance(each.type, (JsonType, WantedArgumentType)) or each.name in ("task", "function")
+        isinstance(each.type, (JsonType, WantedArgumentType))
+        or each.name in ("task", "function")
+        or (each.name == "name" and command in limits.commands.values())
         for each in command.params
     )
 
@@ -95,3 +101,26 @@ def test_the_command_imports_the_modules_of_workers(
     ran = cli(*name.split(), *case.options.replace("@", f"{tmp_path}/").split())
 
     assert case.is_right(ran), ran
+
+
+def test_the_doctor_compares_the_limits_of_the_modules_of_workers(
+    make_app: MakeApp, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = lazy_app(make_app, tmp_path, monkeypatch)
+    DelayQ.of(app).store.task_limits.announce({LIMIT: "0 1 8 0"})
+
+    ran = CommandLine(app)("doctor", "--json")
+
+    assert f"limit {LIMIT}: this app says 5/m, the worker that started last said 8" in ran.out
+
+
+def test_a_module_that_cannot_be_imported_hinders_no_limit_of_redis(
+    make_app: MakeApp, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = make_app(include=["no_such_module_of_limits"])
+    DelayQ.of(app).store.task_limits.announce({LIMIT: "0 1 8 0"})
+
+    ran = CommandLine(app)("limits", "set", LIMIT, "--concurrency", "3")
+
+    assert (ran.code, ran.out) == (0, f"Limit {LIMIT}: 3 at once\n(code: 8 at once)\n")
+    assert "No module named 'no_such_module_of_limits'" in caplog.text

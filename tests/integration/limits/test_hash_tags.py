@@ -5,7 +5,6 @@ with one of them killed. All hash tags end with the same.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from itertools import product
 from typing import Any
 
@@ -21,6 +20,7 @@ from celery_delayq.store.schedule import Store
 from celery_delayq.store.session import Session
 from celery_delayq.store.stores import Stores
 from celery_delayq.store.task_limits import LimitStore, StoredLimit
+from tests.integration.conftest import MakeApp
 
 pytestmark = pytest.mark.full
 
@@ -30,7 +30,7 @@ CODE = Limit("api", rate="100/m", burst=20, concurrency=8)
 #: What people had set before; "former rate" sets the same again.
 FORMER_RATE = "50/m"
 
-Call = Callable[[TaskLimits], object]
+Call = Callable[["Scene"], object]
 
 
 def _nothing() -> None:
@@ -38,11 +38,15 @@ def _nothing() -> None:
 
 
 def setting(**options: Any) -> Call:
-    return lambda limits: limits.set("api", **options)
+    return lambda scene: scene.limits.set("api", **options)
 
 
-def unset(limits: TaskLimits, *, code: bool = False) -> object:
-    return limits.unset("api", code=code)
+def unset(scene: Scene) -> object:
+    return scene.limits.unset("api")
+
+
+def unset_code(scene: Scene) -> object:
+    return scene.limits_of_newer_code.unset("api", code=True)
 
 
 CALLS: dict[str, Call] = {
@@ -51,7 +55,7 @@ CALLS: dict[str, Call] = {
     "concurrency": setting(concurrency=3),
     "off": setting(off=True),
     "unset": unset,
-    "unset code": partial(unset, code=True),
+    "unset code": unset_code,
 }
 
 #: A person whose call goes on after that of another one, and the other.
@@ -69,9 +73,11 @@ PAIRS = [
 class Scene:
     """Hash tags in one Redis, with a limit of the code that people have changed."""
 
-    def __init__(self, redis: Redis, limits: TaskLimits, stores: Stores) -> None:
+    def __init__(self, redis: Redis, stores: Stores, limits: TaskLimits, newer: TaskLimits) -> None:
         self._redis, self._stores = redis, stores
         self.limits = limits
+        #: Those of an app whose code does not have the limit any more.
+        self.limits_of_newer_code = newer
 
     def reset(self) -> None:
         self._redis.flushdb()
@@ -88,13 +94,13 @@ class Scene:
         for calls in ((one, other), (other, one)):
             self.reset()
             for call in calls:
-                call(self.limits)
+                call(self)
             found.update(self.stored())
         return found
 
     def person(self, call: Call) -> greenlet:
         """Return one who waits before each call of Redis that concerns definitions."""
-        return greenlet(lambda: call(self.limits))
+        return greenlet(lambda: call(self))
 
     def count_steps(self, call: Call) -> int:
         self.reset()
@@ -113,7 +119,13 @@ def go(person: greenlet, steps: int | None = None) -> bool:
 
 
 @pytest.fixture
-def scene(app: Celery, delayq: DelayQ, redis: Redis, monkeypatch: pytest.MonkeyPatch) -> Scene:
+def scene(
+    app: Celery,
+    delayq: DelayQ,
+    redis: Redis,
+    make_app: MakeApp,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Scene:
     app.task(name="shop.pay", limit=CODE, acks_late=True, shared=False)(_nothing)
     stores = Stores({tag: Store(redis, Keys().of_tag(tag), Layout()) for tag in TAGS})
     test = getcurrent()
@@ -129,7 +141,7 @@ def scene(app: Celery, delayq: DelayQ, redis: Redis, monkeypatch: pytest.MonkeyP
     for name in ("stored", "change"):
         monkeypatch.setattr(LimitStore, name, with_a_turn(getattr(LimitStore, name)))
     monkeypatch.setattr(Session, "new_stores", lambda _: stores)
-    return Scene(redis, delayq.limits, stores)
+    return Scene(redis, stores, delayq.limits, DelayQ.of(make_app()).limits)
 
 
 @pytest.mark.parametrize(("one", "other"), PAIRS)

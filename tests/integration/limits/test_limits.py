@@ -15,6 +15,7 @@ from celery_delayq.aio import AsyncDelayQ
 from celery_delayq.errors import InvalidLimit
 from celery_delayq.limits.client import LimitStatus
 from celery_delayq.model.limits import Definition
+from celery_delayq.model.scheduled import moment
 from celery_delayq.testing import wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.integration.conftest import MakeApp
@@ -117,6 +118,30 @@ def test_a_limit_that_no_code_has_any_more_is_forgotten(delayq: DelayQ) -> None:
     assert delayq.limits.list() == []
 
 
+def test_a_limit_that_the_code_has_is_not_forgotten(
+    delayq: DelayQ, hold: Hold, redis: Redis
+) -> None:
+    hold("ada")
+    before = redis.hgetall("delayq:limits")
+
+    with pytest.raises(InvalidLimit, match=r"limit 'stripe': the code of this app has it.*--off"):
+        delayq.limits.unset("stripe", code=True)
+
+    assert redis.hgetall("delayq:limits") == before
+
+
+def test_a_forgotten_limit_of_the_code_can_be_set_at_once(
+    delayq: DelayQ, hold: Hold, make_app: MakeApp
+) -> None:
+    """An app of newer code forgets the limit before workers of older code store it again."""
+    hold("ada")
+    assert DelayQ.of(make_app()).limits.unset("stripe", code=True)
+
+    found = delayq.limits.set("stripe", concurrency=2)
+
+    assert found.override == STRIPE.definition._replace(concurrency=2)
+
+
 def test_a_limit_is_set_before_the_first_worker_starts(app: Celery, delayq: DelayQ) -> None:
     app.task(name="shop.pay", limit=Limit("early bird", rate=1), shared=False)(_nothing)
 
@@ -186,6 +211,44 @@ def test_a_lane_that_waits_for_a_permit_has_no_next_time(
     delayq.limits.set("stripe", concurrency=9)
     [found] = delayq.limits.lanes("stripe")
     assert found.next is not None
+
+
+@pytest.mark.parametrize("next_try", ["past", "inf"])
+@pytest.mark.parametrize("used", [0, 7, 8])
+@pytest.mark.parametrize("slots", [0, 19, 20])
+def test_lanes_and_why_follow_permits_and_slots_as_metrics_do(
+    delayq: DelayQ, hold: Hold, redis: Redis, next_try: str, used: int, slots: int
+) -> None:
+    """The limit has 8 permits and a burst of 20; busy workers have not tried the lane since."""
+    [id] = hold("ada")
+    now_us = delayq.store.now_us()
+    redis.zadd("{celery}:lanes", {"stripe:ada": "+inf" if next_try == "inf" else now_us - 19e6})
+    permits = {f"stripe:ada\0celery\0{n}\0m": 0 for n in range(used)}
+    if permits:
+        redis.zadd("delayq:permits", permits)
+    elif next_try == "inf":
+        redis.zadd("delayq:freed_lanes", {"celery\0stripe:ada": 0})
+    used_until = now_us + slots * STRIPE.definition.interval_us + 1e6 * (slots == 20)
+    redis.zadd("delayq:slots", {"stripe:ada": used_until})
+
+    [lane] = delayq.limits.lanes("stripe")
+    values = delayq.why(id, ask_workers=False).reasons[0].values
+    definitions = {"stripe": STRIPE.definition}
+    steps = delayq.store.task_limits.waiting_steps("celery", definitions, delayq.store.now_us())
+    [(_, may_go)] = delayq.store.run_each([steps])
+    now = moment(delayq.store.now_ms())
+
+    if used == 8:
+        expected = None
+    else:
+        expected = slots < 20
+        assert lane.next is not None
+        assert values["next"] is not None
+        assert (lane.next <= now) is expected
+    assert (lane.next is None) is (values["next"] is None) is (expected is None)
+    assert values["may_go"] is bool(expected)
+    if next_try == "past" or not used:
+        assert may_go == int(bool(expected))
 
 
 def test_many_lanes_are_read_in_pages(delayq: DelayQ, hold: Hold, redis: Redis) -> None:

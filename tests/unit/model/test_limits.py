@@ -12,6 +12,7 @@ from celery import Celery, Task
 from celery_delayq import DelayQ, Limit
 from celery_delayq.errors import InvalidLimit
 from celery_delayq.model.limits import Definition
+from celery_delayq.model.limits.lanes import next_start_us
 from celery_delayq.model.limits.of_app import AppLimits, LimitedTask, limits_of
 
 
@@ -358,6 +359,44 @@ def test_as_many_may_go_as_permits_and_slots_are_free(
     now = 5_000_000
 
     assert definition.may_go(9, used, now + slots * 1e6, now) == expected
+
+
+@pytest.mark.parametrize("interval_us", [0.0, 1e6, 1260.5])
+@pytest.mark.parametrize("burst", [1, 5])
+@pytest.mark.parametrize("concurrency", [0, 3])
+def test_the_next_start_is_now_where_a_task_may_go(
+    interval_us: float, burst: int, concurrency: int
+) -> None:
+    definition, now = Definition(interval_us, burst, concurrency, False), 5_000_000
+    for used in (0, 2, 3, 4):
+        for slots in (-9.0, 0.0, 0.5, 1.0, 3.9, 4.0, 4.1, 99.0):
+            until = now + slots * interval_us
+            next_us = definition.next_us(used, until, now)
+
+            assert (next_us == now) is (definition.may_go(9, used, until, now) > 0), (used, slots)
+            assert math.isinf(next_us) is (concurrency > 0 and used >= concurrency)
+            if math.isfinite(next_us):
+                assert now <= next_us <= now + interval_us
+
+
+@pytest.mark.parametrize(
+    ("definition", "used", "next_try", "expected"),
+    [
+        (Definition(0.0, 1, 1, False), 1, -30.0, math.inf),  # busy workers try no lane
+        (Definition(0.0, 1, 1, False), 1, 30.0, math.inf),
+        (Definition(0.0, 1, 1, False), 0, math.inf, 0.0),  # a permit came back
+        (Definition(0.0, 1, 1, False), 0, -30.0, 0.0),
+        (Definition(0.0, 1, 1, False), 0, 30.0, 30.0),
+        (None, 9, math.inf, 0.0),
+        (None, 9, -30.0, 0.0),
+    ],
+)
+def test_the_next_start_of_a_lane_follows_its_permits_rather_than_its_next_try(
+    definition: Definition | None, used: int, next_try: float, expected: float
+) -> None:
+    now = 5_000_000
+
+    assert next_start_us(definition, used, 0.0, now + next_try, now) == now + expected
 
 
 def test_slots_are_counted_in_half_microseconds_as_scripts_do() -> None:
