@@ -213,6 +213,32 @@ def test_a_lane_that_waits_for_a_permit_has_no_next_time(
     assert found.next is not None
 
 
+def test_while_all_processes_are_busy_lanes_and_why_tell_that_a_permit_is_missing(
+    app: Celery, delayq: DelayQ, redis: Redis, delayq_worker: StartWorker
+) -> None:
+    """Each of two processes runs the only task that its lane allows, and tries no lane."""
+    limit = Limit("naps", concurrency=1, key="{0}")
+    nap = app.task(name="stock.nap", limit=limit, acks_late=True, shared=False)(_nothing)
+    delayq.store.task_limits.announce({"naps": limit.definition.text})
+    worker = delayq_worker("tests.apps.stock_tasks:app", pool="prefork", concurrency=2)
+    sent = [nap.apply_async((seconds,)).id for _ in range(3) for seconds in (600, 601)]
+    wait_until(lambda: redis.zcard("delayq:permits") == 2, TIMEOUT, "both keys run")
+    wait_until(lambda: redis.zcard("{celery}:held") == 4, TIMEOUT, "the others are held")
+    redis.zadd("{celery}:lanes", {f"naps:{key}": 1 for key in (600, 601)}, xx=True)
+
+    found = delayq.limits.lanes("naps")
+    answers = [delayq.why(id, ask_workers=False) for id in sent]
+
+    assert sorted((each.key, each.held, each.used, each.next) for each in found) == [
+        ("600", 2, 1, None),
+        ("601", 2, 1, None),
+    ]
+    held = [each.text for each in answers if each.state == "held"]
+    assert len(held) == 4
+    assert all("Workers have 1 of at most 1 at once." in text for text in held), held
+    worker.kill()
+
+
 @pytest.mark.parametrize("next_try", ["past", "inf"])
 @pytest.mark.parametrize("used", [0, 7, 8])
 @pytest.mark.parametrize("slots", [0, 19, 20])
