@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from celery_delayq.testing import POOLS
+from celery_delayq.testing import POOLS, wait_until
 from tests.support import SHORT_LEASE, TIMEOUT
 from tests.support.scene import Control
 
@@ -32,6 +32,8 @@ def test_a_killed_workers_task_runs_again_and_what_is_scheduled_is_controlled(
     assert delayq.reschedule(moved.id, countdown=0.2)
     assert delayq.run_now(unique.id)
     control.start(pool, delayq=LEASE)
+    wait_until(lambda: moved.state == "RETRY", TIMEOUT, "its retry waits")
+    assert delayq.run_now(moved.id)
 
     results = [running, unique, moved]
     assert [each.get(timeout=TIMEOUT) for each in results] == ["running", "unique", "moved"]

@@ -168,7 +168,7 @@ SITES = {
     "metrics/slow_numbers.py _count": "exporter, slow",
     "schedule/bulk.py change_all": "cancel_all",
     "schedule/client.py make": "cancel",
-    "schedule/client.py read": "find",
+    "schedule/client.py _find": "find",
     "schedule/client.py count": "count",
     "schedule/revocation.py _queues_with_ready": "cancel_canvas",
     "schedule/update.py _find": "update",
