@@ -25,6 +25,7 @@ from celery_delayq.model.envelope import Record, due_of_eta, own_of
 from celery_delayq.model.names import check_name, renames_of
 from celery_delayq.model.scheduled import Filter, moment
 from celery_delayq.periodic.client import PeriodicTasks
+from celery_delayq.periodic.code_version import Deployment
 from celery_delayq.periodic.places import queue_of
 from celery_delayq.store.error_text import describe_error
 from celery_delayq.store.keys import Layout
@@ -140,6 +141,10 @@ class CompatReport:
         Number of messages by the place where they wait.
     binds, fails, unknown : int
         Messages that the code takes, that would fail, and of which nobody can tell.
+    replaced : int
+        Periodic entries of the code that would fail as they are, and that the first worker of this
+        code replaces or removes. They are counted as what it makes of them: ``binds`` if it removes
+        them.
     not_looked : tuple[Place, ...]
         Places that the broker does not let anybody read.
     refused : int
@@ -153,6 +158,7 @@ class CompatReport:
     binds: int = 0
     fails: int = 0
     unknown: int = 0
+    replaced: int = 0
     not_looked: tuple[Place, ...] = ()
     refused: int = 0
     refusals: list[tuple[int, str]] = field(default_factory=list)
@@ -202,6 +208,7 @@ class CompatReport:
             "binds": self.binds,
             "fails": self.fails,
             "unknown": self.unknown,
+            "replaced": self.replaced,
             "not_looked": [*self.not_looked],
             "refused": self.refused,
             "refusals": [{"line": line, "reason": reason} for line, reason in self.refusals],
@@ -227,6 +234,8 @@ def compat(
     Messages that are scheduled, held or ready, dead letters and periodic entries are read, with the
     signatures inside them: chains, callbacks, errbacks, chords. Is the task registered, does it
     take the arguments, is the content type accepted? No task is called, and nothing is changed.
+    An entry of ``beat_schedule`` that this code replaces or removes when its first worker starts is
+    checked as this code has it.
 
     Parameters
     ----------
@@ -310,7 +319,7 @@ def _in_redis(
     for name in session.ask(lambda stores: _with_ready(stores, queues)):
         yield from _ready(session, checker, name, queues[name])
     yield from _dead_letters(session, checker, names)
-    yield from _periodic(session, checker, names)
+    yield from _periodic(session, checker, names, report)
 
 
 def _scheduled(checker: MessageChecker, id: str, due_ms: int, record: bytes) -> _Waiting:
@@ -364,8 +373,11 @@ def _dead(checker: MessageChecker, dead_letter: DeadLetter) -> _Waiting:
     return _Waiting("dead", dead_letter.id, record.due_ms or None, problems)
 
 
-def _periodic(session: Session, checker: MessageChecker, queues: Queues) -> Iterator[_Waiting]:
-    periodic = PeriodicTasks(session)
+def _periodic(
+    session: Session, checker: MessageChecker, queues: Queues, report: CompatReport
+) -> Iterator[_Waiting]:
+    periodic, code = PeriodicTasks(session), Deployment(session.app)
+    kept = session.ask(code.kept_names)
     for unreadable in periodic.unreadable():
         reason = type(unreadable.error).__name__
         problem = Problem("?", Part.MESSAGE, Verdict.UNREADABLE, reason)
@@ -374,6 +386,11 @@ def _periodic(session: Session, checker: MessageChecker, queues: Queues) -> Iter
         its = each.definition
         if each.status != "ended" and (queues is None or queue_of(session.app, its) in queues):
             problems = checker.signature_problems(its.signature)
+            if kept is not None and its.source == code.source and each.name not in kept:
+                # The first worker of this code writes its own entry, or removes this one.
+                report.replaced += any(one.verdict.level == "fails" for one in problems)
+                new = code.definitions.get(each.name)
+                problems = [] if new is None else checker.signature_problems(new.signature)
             yield _Waiting("periodic", each.name, each.state.next_tick, problems)
 
 

@@ -27,6 +27,7 @@ An entry that is invalid, or unreadable on this host, stays unchanged in Redis.
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
@@ -54,6 +55,9 @@ ANNOUNCE_SECONDS = 20.0
 
 #: Seconds after its last announcement for which a version is live.
 VERSION_ALIVE_SECONDS = 60.0
+
+#: Seconds after its last announcement for which the first announcement of a version is stored.
+VERSION_STORED_SECONDS = 7 * 24 * 3600.0
 
 #: Most names in one log line.
 MAX_LOGGED_NAMES = 20
@@ -101,6 +105,31 @@ class Deployment:
         elif active.mark != self.version:
             _Turn(self, gate, stores.now_ms()).write_entries()
         self._first = False
+
+    def kept_names(self, stores: Stores) -> Collection[str] | None:
+        """Return the entries of the code that stay when the first worker of this code starts.
+
+        It replaces or removes all other entries of the same source. Changes nothing.
+
+        Returns
+        -------
+        Collection[str] | None
+            The names; None if all stay: they are written already, or a newer version is active.
+        """
+        if not self.version:
+            self._read_code()
+        gate = entries_of(self.app, stores)
+        versions = gate.announced_versions(self.source)
+        written = gate.written_entries(self.source)
+        if written.mark == self.version or not would_be_active(
+            self.version, versions, stores.now_ms()
+        ):
+            return None
+        return self.invalid | {
+            name
+            for name, code_hash in self.code_hashes.items()
+            if written.definition_hashes.get(name) == code_hash
+        }
 
     def look_again(self) -> None:
         """Let the next :meth:`keep` take the steps at once.
@@ -158,6 +187,32 @@ class Deployment:
             if source_in(record) in others:
                 with suppress(DelayQError):
                     yield Definition.loads(name, record.partition("\n")[2])
+
+
+def would_be_active(version: str, versions: Mapping[str, tuple[int, int]], now: int) -> bool:
+    """Return whether a version would be active if it was announced now.
+
+    Decides as ``periodic/announce_version.lua`` does.
+
+    Parameters
+    ----------
+    versions : Mapping[str, tuple[int, int]]
+        The announced versions with their first and last announcements (ms).
+    now : int
+        Redis' clock (ms).
+    """
+    alive, stored = (int(s * 1000) for s in (VERSION_ALIVE_SECONDS, VERSION_STORED_SECONDS))
+    known = {name: times for name, times in versions.items() if now - times[1] < stored}
+    if version not in known:
+        return True
+    newest = max(last for _, last in known.values())
+    passed = min(max(now - newest, 0), math.ceil(alive / 3))
+    own = known[version][0], version
+    return all(
+        (first, name) <= own
+        for name, (first, last) in known.items()
+        if newest - last + passed < alive
+    )
 
 
 class _TurnLost(Exception):

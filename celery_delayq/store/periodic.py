@@ -356,6 +356,18 @@ class PeriodicStore(StorePart):
             to_text(active), to_text(mark), int(own), tuple(sorted(map(to_text, others)))
         )
 
+    def announced_versions(self, source: str) -> dict[str, tuple[int, int]]:
+        """Return the announced code versions with their first and last announcements (ms)."""
+        found = cast("dict[bytes, bytes]", self._runner.client.hgetall(self._keys.code_versions))
+        versions = {}
+        for field, times in found.items():
+            its_source, is_version, version = to_text(field).rpartition("\0")
+            first, last = map(foreign.parse_integer, [*times.split(b" "), b"", b""][:2])
+            if is_version and its_source == source and first is not None and last is not None:
+                versions[version] = first, last
+        versions.pop("", None)
+        return versions
+
     def written_entries(self, source: str) -> WrittenEntries:
         """Return the entries of the code that were written last."""
         fields = [f"{source}\0", f"{source}\0\0"]

@@ -503,9 +503,12 @@ def _no_dispatcher(values: Mapping[str, Any]) -> str:
 
 
 def _unknown(values: Mapping[str, Any]) -> str:
-    text = "Nothing is known of it: it has finished, has no ETA or never was."
+    text = (
+        "Nothing is known of it: it has finished, was cancelled, has no ETA, waits inside a chain "
+        "or another canvas, or never was."
+    )
     if values["searched"]:
-        return f"{text} The last {values['searched']:,} runs of the history are not its."
+        return f"{text} None of the last {values['searched']:,} runs in the history is of it."
     if values["keeps_history"]:
         return f"{text} The history has no run yet."
     return f"{text} No history of runs is kept."

@@ -311,7 +311,7 @@ ENTRIES = SelectedKind(
     why={
         Outcome.CHANGED: "it is due at another time, or others move it right now",
         Outcome.CONFLICT: "another task has its new unique key",
-        Outcome.UNKNOWN: "it has finished, has no ETA or never was",
+        Outcome.UNKNOWN: "it has finished, was cancelled, has no ETA, is in a canvas or never was",
     },
 )
 

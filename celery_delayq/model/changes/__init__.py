@@ -207,7 +207,7 @@ class MessageEditor:
         before = self._body_of(message)
         args = before.args if changes.args is None else tuple(changes.args)
         kwargs = before.kwargs if changes.kwargs is None else dict(changes.kwargs)
-        _check_arguments(name, task, args, kwargs)
+        _check_arguments(name, task, args, kwargs, changes)
         if dump := getattr(task, "_dump_pydantic_arguments", None):
             args, kwargs = dump(args, kwargs)  # models as dictionaries, as `apply_async` sends them
         own = dict(own_of(message["properties"]))
@@ -275,7 +275,13 @@ class MessageEditor:
         headers[header] = shown(after) if headers[header] == shown(before) else "…"
 
 
-def _check_arguments(name: str, task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+def _check_arguments(
+    name: str,
+    task: Any,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    changes: MessageChanges,
+) -> None:
     """Refuse arguments that a known task does not take, as ``apply_async`` does."""
     if task is None or not task.typing:
         return
@@ -283,8 +289,19 @@ def _check_arguments(name: str, task: Any, args: Sequence[Any], kwargs: Mapping[
     if bound.verdict in REFUSED_VERDICTS:
         raise ConfigError(
             f"{name}: args={saferepr(tuple(args))}, kwargs={saferepr(dict(kwargs))}: "
-            f"{bound.verdict.value}: {bound.detail}"
+            f"{bound.verdict.value}: {bound.detail}{_hint_of(bound.detail, changes)}"
         )
+
+
+def _hint_of(detail: str, changes: MessageChanges) -> str:
+    """Return a hint if an argument that stays has the name of a new one; else ``""``."""
+    if not detail.startswith("multiple values"):
+        return ""
+    if changes.kwargs is None:
+        return "; the named arguments stay unless kwargs={} (--kwargs '{}') is given, too"
+    if changes.args is None:
+        return "; the positional arguments stay unless args=[] (--args '[]') is given, too"
+    return ""
 
 
 def _unique_key_of(

@@ -73,6 +73,10 @@ class PeriodicStores:
         first = self._gates[0]
         return first.announce_version(source, version, since, alive_ms, before=before, then=then)
 
+    def announced_versions(self, source: str) -> dict[str, tuple[int, int]]:
+        """Return the announced code versions with their first and last announcements (ms)."""
+        return self._gates[0].announced_versions(source)
+
     def written_entries(self, source: str) -> WrittenEntries:
         """Return the entries of the code that were written last."""
         return self._gates[0].written_entries(source)

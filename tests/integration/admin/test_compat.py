@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -17,8 +18,10 @@ from celery_delayq.admin.compat import MAX_EXAMPLES, CompatReport, CompatRow
 from celery_delayq.errors import ConfigError, InvalidFilter, TransferError
 from celery_delayq.model.compat.binding import Verdict
 from celery_delayq.model.compat.calls import Part
+from celery_delayq.periodic.code_version import would_be_active
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.integration.conftest import MakeApp
+from tests.integration.periodic.versions import VERSIONS, deploy, keep, silent
 from tests.support.dead_letters import message, stored
 
 #: Where ``waiting`` has one message of the task ``shop.old``, and one that binds.
@@ -235,6 +238,90 @@ def test_lines_that_cannot_be_read_are_counted(delayq: DelayQ) -> None:
         delayq.compat(io.BytesIO(later))
     with pytest.raises(TransferError):
         delayq.compat("/nowhere/schedule.jsonl")
+
+
+#: Entries in the old code, and in the new code; in Redis, and whether the check of the new code has
+#: a problem with them.
+CODE_ENTRIES: dict[str, tuple[Any, Any, bool]] = {
+    "removed": ("shop.old", None, False),
+    "renamed": ("shop.old", "tasks.add", False),
+    "changed for the worse": ("tasks.add", "shop.gone", True),
+    "kept, and gone": ("shop.old", "shop.old", True),
+    "kept": ("tasks.add", "tasks.add", False),
+    "wrong in code": ("shop.old", "", True),
+    "new": (None, "tasks.add", False),
+}
+
+
+def code_of(make_app: MakeApp, version: int) -> Celery:
+    app = make_app()
+    app.conf.beat_schedule = {
+        name: {"task": tasks[version], "schedule": 3600.0, "args": (1, 2)}
+        for name, tasks in CODE_ENTRIES.items()
+        if tasks[version] is not None
+    }
+    return app
+
+
+def test_entries_that_the_code_replaces_are_checked_as_it_has_them(
+    delayq: DelayQ, make_app: MakeApp
+) -> None:
+    old, new = (code_of(make_app, version) for version in (0, 1))
+    deploy(old)
+    delayq.periodic.add("of a call", 3600.0, "shop.old")
+
+    report = DelayQ.of(new).compat()
+
+    assert report.looked == {"periodic": 7}
+    failing = {name for name, (_, _, fails) in CODE_ENTRIES.items() if fails} | {"of a call"}
+    assert {id for row in report.rows for id in row.ids} == failing
+    assert (report.fails, report.replaced) == (4, 2)
+    assert report.as_dict()["replaced"] == 2
+    deploy(new)  # the first worker
+    after = DelayQ.of(new).compat()
+    assert {id for row in after.rows for id in row.ids} == failing
+    assert (after.looked, after.replaced) == ({"periodic": 7}, 0)
+
+
+def test_before_a_rollback_entries_count_as_they_are_while_the_later_code_is_active(
+    make_app: MakeApp, delayq_redis: RedisUnderTest
+) -> None:
+    """The old workers write no entry until the later version is no longer live."""
+    old, new = make_app(), make_app()
+    for app, task in ((old, "tasks.add"), (new, "shop.new")):
+        entry = {"task": task, "schedule": 3600.0, "args": (1, 2)}
+        app.conf.beat_schedule = {"each": entry}
+    before = deploy(old)
+    later = deploy(new)
+    check = DelayQ.of(old).compat
+
+    assert (check().fails, check().replaced) == (1, 0)
+    keep(before, old)  # an old worker that still runs
+    assert (check().fails, check().replaced) == (1, 0)
+    silent(delayq_redis, later)
+    assert (check().fails, check().replaced) == (0, 1)
+    keep(before, old)
+    assert (check().fails, check().replaced, check().binds) == (0, 0, 1)
+
+
+def test_whether_code_would_be_active_is_what_redis_decides(
+    delayq: DelayQ, delayq_redis: RedisUnderTest
+) -> None:
+    store, random = delayq.store.periodic, Random(45)
+    active = set()
+    for number in range(200):
+        source = f"code {number}"
+        now = delayq.session.stores.now_ms()
+        for version in "abcd"[: random.randint(0, 4)]:
+            last = now - random.choice([-9000, 0, 15_000, 39_500, 45_500, 59_500, 90_000, 10**9])
+            since = last - random.choice([0, 1000, 100_000])
+            delayq_redis.client.hset(VERSIONS, f"{source}\0{version}", f"{since} {last}")
+
+        told = would_be_active("b", store.announced_versions(source), now)
+
+        assert told == (store.announce_version(source, "b", None, 60_000).version == "b")
+        active.add(told)
+    assert active == {True, False}
 
 
 def test_a_module_that_cannot_be_imported_is_an_error(delayq: DelayQ, app: Celery) -> None:

@@ -10,6 +10,7 @@ from celery import Celery
 
 from celery_delayq import DelayQ
 from tests.integration.conftest import MakeApp
+from tests.integration.periodic.versions import deploy
 from tests.support.cli import CommandLine, times_in
 from tests.support.dead_letters import message, stored
 
@@ -105,6 +106,24 @@ def test_it_exits_with_2_if_a_module_cannot_be_imported(cli: CommandLine, app: C
 
     assert (ran.code, ran.out) == (2, "")
     assert "a module cannot be imported: ModuleNotFoundError" in ran.err
+
+
+def test_entries_that_the_code_replaces_do_not_fail(
+    cli: CommandLine, app: Celery, make_app: MakeApp
+) -> None:
+    before = make_app()
+    entry = {"task": "shop.gone", "schedule": 3600.0}
+    before.conf.beat_schedule = {"each": entry}
+    deploy(before)
+    app.conf.beat_schedule = {"each": {**entry, "task": "shop.mail", "args": (1,)}}
+
+    ran = cli("compat")
+
+    assert ran.code == 0
+    assert "1 bind, 0 would fail" in ran.out
+    told = "1 periodic entry would fail, but the first worker of this code replaces it."
+    assert told in " ".join(ran.out.split())
+    assert cli("compat", "--json").json["replaced"] == 1
 
 
 def test_an_unknown_queue_is_refused(cli: CommandLine) -> None:

@@ -271,6 +271,7 @@ REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"kwargs": {1: 2}}, ConfigError, "kwargs=.1: 2.: expected arguments by name"),
     ({"args": ["a", "b"]}, ConfigError, "note: args=.*does not take the arguments: too many"),
     ({"kwargs": {"txt": "a"}}, ConfigError, "unexpected keyword argument 'txt'"),
+    ({"kwargs": {"key": "b"}}, ConfigError, r"positional arguments stay unless args=\[\]"),
     ({"args": []}, ConfigError, "missing a required argument: 'key'"),
     ({"priority": "high"}, InvalidOption, "priority='high': expected a whole number"),
     ({"priority": -1}, InvalidOption, "priority=-1"),
@@ -285,6 +286,14 @@ REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"headers": {"x": Odd()}}, ConfigError, r"headers\['x'\]=<odd>: expected JSON"),
     ({"if_eta": "soon", "args": ["a"]}, DelayQError, "if_eta='soon'"),
 ]
+
+
+def test_an_argument_that_had_a_name_needs_both_kinds(delayq: DelayQ, note: Any) -> None:
+    note.apply_async(kwargs={"key": "a"}, countdown=60, task_id="a")
+
+    with pytest.raises(ConfigError, match=r"named arguments stay unless kwargs=\{\}"):
+        delayq.update("a", args=["b"])
+    assert delayq.update("a", args=["b"], kwargs={})
 
 
 @pytest.mark.parametrize(

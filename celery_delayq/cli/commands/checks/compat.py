@@ -51,8 +51,10 @@ def compat(
 
     For a deployment: run it in the new code, before a rollback in the old code. Every message is
     read: scheduled, held and ready tasks, dead letters and periodic entries, with their chains,
-    callbacks and chords. Is the task registered, does it take the arguments, do its Pydantic models
-    accept them, is the content type accepted? Nothing is run or changed, and no worker is needed.
+    callbacks and chords; entries of beat_schedule as this code has them, if its first worker
+    replaces those that wait. Is the task registered, does it take the arguments, do its Pydantic
+    models accept them, is the content type accepted? Nothing is run or changed, and no worker is
+    needed.
 
     Exits with 0 when all of them bind, with 1 when one would fail, and with 2 when not all could be
     looked at or a module cannot be imported.
@@ -105,6 +107,10 @@ def _print(report: CompatReport) -> None:
     output.print(
         f"{report.binds:,} bind, {report.fails:,} would fail, {report.unknown:,} cannot be told"
     )
+    if report.replaced:
+        entries = number_of(report.replaced, "periodic entry", "periodic entries")
+        them = "it" if report.replaced == 1 else "them"
+        output.print(f"{entries} would fail, but the first worker of this code replaces {them}.")
     if report.not_looked:
         output.print(f"This broker lets nobody read what is {' or '.join(report.not_looked)}.")
 
