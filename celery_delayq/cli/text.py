@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any
 
+from celery_delayq.model.changes.calls import calls_of_message
 from celery_delayq.model.envelope import entry_id, parse_iso
 from celery_delayq.utils.text import spelled
 
@@ -34,6 +35,27 @@ def argument_texts(values: Mapping[str, Any]) -> Iterator[tuple[str, str | None]
         value = values[name]
         known = value is not None
         yield name, json.dumps(value, ensure_ascii=False) if known else values[f"{name}repr"]
+
+
+def calls_inside(message: Mapping[str, Any] | None) -> list[dict[str, Any]] | None:
+    """Return the calls inside a task message as JSON types; None if they are not known."""
+    found = None if message is None else calls_of_message(message)
+    if found is None:
+        return None
+    return [
+        {"part": part.value, "task": task, "number": number}
+        for (part, task), number in found.items()
+    ]
+
+
+def text_of_calls(calls: Sequence[Mapping[str, Any]] | None) -> str | None:
+    """Return ``chain shop.mail, callback shop.done (3 times)``; None without calls."""
+    texts = [
+        f"{each['part']} {spelled(each['task'])}"
+        + (f" ({each['number']:,} times)" if each["number"] > 1 else "")
+        for each in calls or ()
+    ]
+    return ", ".join(texts) or None
 
 
 def number_of(number: int, one: str, many: str) -> str:

@@ -16,7 +16,13 @@ from celery_delayq.cli import options, screen
 from celery_delayq.cli.command import command
 from celery_delayq.cli.items import PAGE_ROWS, Bar, Counts, SelectedKind
 from celery_delayq.cli.search import due_only, is_held, search_entries
-from celery_delayq.cli.text import argument_texts, shown_id, stamp
+from celery_delayq.cli.text import (
+    argument_texts,
+    calls_inside,
+    shown_id,
+    stamp,
+    text_of_calls,
+)
 from celery_delayq.errors import InvalidETA
 from celery_delayq.model.envelope import due_of_eta
 from celery_delayq.model.lookup import State
@@ -48,6 +54,7 @@ def get(delayq: DelayQ, id: str, queue: str | None) -> bool:
     """Show where a task waits, or which worker has it.
 
     The due time can be pasted as --if-eta. A task that was routed to two queues is shown twice.
+    It shows which tasks its chain, callbacks and chords call, while it is scheduled or held.
     Of a held task it shows the limit and how many tasks are ahead of it in its queue. When it has
     finished or never was, it exits with 1 and says what is known, as `why` does.
 
@@ -62,7 +69,11 @@ def get(delayq: DelayQ, id: str, queue: str | None) -> bool:
     kind = replace(
         ENTRIES,
         fields=lambda each: _fields(*each),
-        values=lambda each: each[0].as_dict() | ({} if each[1] is None else {"ahead": each[1]}),
+        values=lambda each: (
+            each[0].as_dict()
+            | {"calls": calls_inside(each[0].message)}
+            | ({} if each[1] is None else {"ahead": each[1]})
+        ),
     )
     return kind.show_all(delayq, [(each, delayq.limits.ahead(each)) for each in found])
 
@@ -228,6 +239,7 @@ def _fields(task: ScheduledTask, ahead: int | None = None) -> Iterable[tuple[str
     values = task.as_dict()
     yield "retries", values["retries"] or None
     yield from argument_texts(values)
+    yield "calls", text_of_calls(calls_inside(task.message))
     yield "unique key", values["unique_key"]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from base64 import b64decode
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
@@ -18,7 +19,8 @@ from celery_delayq.model.changes import REFUSED_VERDICTS, MessageChanges, Messag
 from celery_delayq.model.changes.body import Body
 from celery_delayq.model.compat import MessageChecker
 from celery_delayq.model.compat.calls import CANVAS, MAPS, Part, calls_inside
-from celery_delayq.utils.foreign import record_errors
+from celery_delayq.model.payload import body_if_readable
+from celery_delayq.utils.foreign import FOREIGN_ERRORS, record_errors
 
 #: Where a call waits that may be rewritten.
 WaitingPlace = Literal["scheduled", "dead", "periodic"]
@@ -321,6 +323,23 @@ def signatures_inside(signature: Mapping[str, Any]) -> Iterator[tuple[dict[str, 
             found.append((kwargs["task"] if "task" in kwargs else args[0], Part.MAP))
             current = {**current, "task": ""}
         found += [(call.signature, call.part) for call in calls_inside(current, args, kwargs, ())]
+
+
+def calls_of_message(message: Mapping[str, Any]) -> Counter[tuple[Part, str]] | None:
+    """Return how often a task message calls which tasks in which parts, besides its own task.
+
+    None if the body cannot be read. Pickle is not decoded.
+    """
+    body = body_if_readable(message)
+    if body is None:
+        return None
+    args, kwargs, embedded = body
+    try:
+        task = message["headers"]["task"]
+        signature = {"task": task, "args": args, "kwargs": kwargs, "options": embedded}
+        return Counter((part, str(inner["task"])) for inner, part in signatures_inside(signature))
+    except FOREIGN_ERRORS:
+        return None
 
 
 def is_same(one: Any, other: Any) -> bool:

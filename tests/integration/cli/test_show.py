@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 from datetime import datetime, timedelta, timezone
 
 import pytest
-from celery import Celery
+from celery import Celery, chain, chord
 from rich.cells import cell_len
 
 from celery_delayq import DelayQ
@@ -17,6 +18,7 @@ from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.integration.cli.conftest import CONTROLS
 from tests.integration.conftest import MakeApp
 from tests.support.cli import CommandLine, Ran
+from tests.support.dead_letters import stored
 
 FAR = datetime(2100, 1, 31, 9, tzinfo=timezone.utc)
 
@@ -75,8 +77,33 @@ def test_get_tells_scripts_the_same_in_utc(cli: CommandLine, delayq: DelayQ) -> 
 
     found = delayq.get("nine")
     assert found is not None
-    assert entry == found.as_dict()
+    assert entry == {**found.as_dict(), "calls": []}
     assert entry["due"] == "2100-01-31T09:00:00+00:00"
+
+
+def test_get_and_dead_show_say_what_a_message_calls(cli: CommandLine, delayq: DelayQ) -> None:
+    task = delayq.app.signature
+    body = chord([task("shop.part", (n,)) for n in range(3)], task("shop.sum"))
+    first = task("shop.mail").set(countdown=60, task_id="a").on_error(task("shop.failed"))
+    chain(first, task("shop.next"), body).apply_async()
+    called = {
+        "errback shop.failed",
+        "chain shop.next",
+        "group shop.part (3 times)",
+        "chord body shop.sum",
+    }
+    [entry] = cli("get", "a", "--json").json["entries"]
+    shown = cli("get", "a", columns=200).out
+    kept = delayq.get("a")
+    assert kept is not None
+    dead = stored(1000, "it failed", json.dumps(kept.message).encode())
+    delayq.store.dead_letters.restore("celery", [("dead", 1000, dead)])
+
+    for out in (shown, cli("dead", "show", "dead", columns=200).out):
+        (line,) = re.findall(r"^calls +(.*)$", out, re.MULTILINE)
+        assert {*line.split(", ")} == called
+    assert {"part": "group", "task": "shop.part", "number": 3} in entry["calls"]
+    assert len(entry["calls"]) == 4
 
 
 @pytest.mark.usefixtures("filled")

@@ -13,7 +13,14 @@ from celery_delayq.app import DelayQ
 from celery_delayq.cli import screen
 from celery_delayq.cli.items import Bar, Counts, SelectedKind
 from celery_delayq.cli.search import search_dead_letters
-from celery_delayq.cli.text import argument_texts, number_of, shown_id, stamp
+from celery_delayq.cli.text import (
+    argument_texts,
+    calls_inside,
+    number_of,
+    shown_id,
+    stamp,
+    text_of_calls,
+)
 from celery_delayq.model.dead_letter import DeadFilter, DeadLetter
 from celery_delayq.model.scheduled import Outcome
 from celery_delayq.transfer.results import Archived
@@ -63,6 +70,7 @@ def _fields(dead_letter: DeadLetter) -> Iterator[tuple[str, Any]]:
     for name in ("exception", "error", "retries", "deliveries", "worker", "root_id", "group_id"):
         yield name.replace("_", " "), values[name]
     yield from argument_texts(values)
+    yield "calls", text_of_calls(calls_inside(dead_letter.message))
     if dead_letter.message is None:
         text = repr(dead_letter.dead_lettered.message)[2:-1]
         yield "bytes", _cut(text, MAX_BYTES_CHARACTERS)
