@@ -210,7 +210,6 @@ def test_an_app_that_may_not_finalize_itself_says_that_options_are_unknown(
 
 #: Where the package looks a task up by its name, or at all tasks, and why the app knows them then.
 LOOKUPS = {
-    "admin/doctor/limits.py": "it finalizes the app",
     "aio/binding.py": "it finalizes the app",
     "cli/complete.py": "as `celery` itself does for a command",
     "cli/search.py": "after `screen.known_tasks`, which finalizes the app",
@@ -221,7 +220,6 @@ LOOKUPS = {
     "integration/not_run.py": "it finalizes the app for a task that is not known yet",
     "integration/send_task.py": "`register` itself; `imported_tasks` finalizes the app",
     "integration/worker.py": "in a worker",
-    "limits/client.py": "it finalizes the app",
     "schedule/items.py": "it finalizes the app",
     "schedule/search.py": "it finalizes the app",
     "spark/write/writer.py": "it imports all modules, and finalizes the app",

@@ -145,7 +145,7 @@ def test_a_url_that_cannot_be_right_is_refused_by_the_call_and_by_the_worker(
     with pytest.raises(ConfigError, match=message):
         make_app(broker=broker, extension=False).send_task("url.add", (2, 3), countdown=60)
 
-    with pytest.raises(ProcessFailed, match=rf"ended with code 1(.|\n)*ConfigError.*{message}"):
+    with pytest.raises(ProcessFailed, match=rf"ended with code 1(.|\n)*cannot start: .*{message}"):
         start_worker(delayq_worker, broker, {})
     assert delayq_redis.client.keys() == []
 
