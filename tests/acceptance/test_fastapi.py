@@ -31,7 +31,7 @@ class Service(ManagedProcess):
         )
 
 
-@pytest.fixture(params=["asyncio", "uvloop"])
+@pytest.fixture(params=["asyncio", pytest.param("uvloop", marks=pytest.mark.full)])
 def http(
     request: pytest.FixtureRequest, delayq_redis: RedisUnderTest, tmp_path: Path
 ) -> Iterator[httpx.Client]:

@@ -337,8 +337,15 @@ def with_order(number: int) -> bytes:
     return stored(number + 1, "it failed", sent, details(traceback=""))
 
 
-@pytest.mark.parametrize("given", [[], ["--json"]])
-@pytest.mark.parametrize("kind", ["list", "dead list"])
+@pytest.mark.parametrize(
+    ("kind", "given"),
+    [
+        ("list", []),
+        pytest.param("list", ["--json"], marks=pytest.mark.full),
+        pytest.param("dead list", [], marks=pytest.mark.full),
+        pytest.param("dead list", ["--json"], marks=pytest.mark.full),
+    ],
+)
 def test_an_interrupted_search_says_how_to_go_on(
     delayq: DelayQ, cli: CommandLine, shop: list[str], kind: str, given: list[str]
 ) -> None:

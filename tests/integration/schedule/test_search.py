@@ -214,6 +214,7 @@ def test_the_first_entries_come_before_all_are_read(
     assert len(reads) == 1
 
 
+@pytest.mark.full
 def test_memory_does_not_grow_with_the_number_of_entries(delayq: DelayQ) -> None:
     def peak() -> int:
         tracemalloc.start()

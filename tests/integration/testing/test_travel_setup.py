@@ -156,7 +156,11 @@ def test_a_key_of_another_type_changes_nothing(
 
 
 @pytest.mark.parametrize("has_extension", [False, True], ids=["plain", "extended"])
-@pytest.mark.parametrize("ends_server", [False, True], ids=["with a server", "without"])
+@pytest.mark.parametrize(
+    "ends_server",
+    [False, pytest.param(True, marks=pytest.mark.full)],
+    ids=["with a server", "without"],
+)
 def test_a_failing_test_changes_nothing(
     ends_server: bool, has_extension: bool, delayq_redis: RedisUnderTest, travelled: None
 ) -> None:

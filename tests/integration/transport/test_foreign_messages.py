@@ -44,7 +44,7 @@ def scene(
         yield rabbitmq
 
 
-@pytest.mark.parametrize("acks_late", [True, False])
+@pytest.mark.parametrize("acks_late", [True, pytest.param(False, marks=pytest.mark.full)])
 @pytest.mark.parametrize("pool", ["threads", "solo", "prefork"])
 def test_no_message_ends_a_worker_and_none_is_lost(
     scene: Foreign, pool: str, acks_late: bool

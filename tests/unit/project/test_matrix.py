@@ -156,6 +156,7 @@ def installed_by(*texts: str) -> Iterator[str]:
             todo += [e for e in needed if not e.marker or e.marker.evaluate({"extra": extra})]
 
 
+@pytest.mark.full
 def test_what_is_collected_imports_only_what_is_installed() -> None:
     """Tests that are not chosen are imported all the same."""
     installed = {*installed_by(*requirements_of("matrix")), "pip"}
