@@ -508,7 +508,7 @@ def _unknown(values: Mapping[str, Any]) -> str:
         "or another canvas, or never was."
     )
     if values["searched"]:
-        return f"{text} None of the last {values['searched']:,} runs in the history is of it."
+        return f"{text} The last {values['searched']:,} runs in the history are of other tasks."
     if values["keeps_history"]:
         return f"{text} The history has no run yet."
     return f"{text} No history of runs is kept."

@@ -301,7 +301,7 @@ def test_finished_and_unknown(delayq: DelayQ, cli: CommandLine) -> None:
     )
     assert answer.reasons[0].values["retries"] == 1
     answer = check(delayq, cli, "unknown", ReasonKind.UNKNOWN, id="never", code=1)
-    assert answer.text.endswith("None of the last 3 runs in the history is of it.")
+    assert answer.text.endswith("The last 3 runs in the history are of other tasks.")
 
 
 @pytest.mark.usefixtures("looked")
