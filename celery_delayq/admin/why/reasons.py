@@ -448,7 +448,10 @@ def _shown(value: Any, stamp: Stamp) -> Any:
 
 def _limit(values: Mapping[str, Any]) -> str:
     key = f" of key {values['key']}" if values["key"] else ""
-    text = f"Limit {values['limit']} holds it: at most {values['ahead']:,}{key} are ahead."
+    ahead = f"none{key} is ahead"
+    if values["ahead"]:
+        ahead = f"at most {values['ahead']:,}{key} are ahead"
+    text = f"Limit {values['limit']} holds it: {ahead}."
     if values["may_go"]:
         return f"{text} The next one may go: it waits for a worker with a free process."
     if values["concurrency"] and values["next"] is None:
@@ -539,6 +542,8 @@ _SENTENCES: Mapping[ReasonKind, Callable[[Mapping[str, Any]], str]] = {
     ReasonKind.NO_DISPATCHER: _no_dispatcher,
     ReasonKind.READY: lambda v: (
         f"It is ready: at most {v['ahead']:,} messages of its queue are ahead."
+        if v["ahead"]
+        else "It is ready, and the next one of its queue."
     ),
     ReasonKind.NO_CONSUMER: lambda v: (
         f"No worker consumes its queue {v['queue']}: none has a message of it, and none answered."

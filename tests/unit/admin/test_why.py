@@ -210,6 +210,10 @@ SENTENCES: dict[str, tuple[EntryFacts, str]] = {
         EntryFacts(entry("ready", NOW, {}), NOW, FRESH._replace(ready=12_001)),
         "It is ready: at most 12,000 messages of its queue are ahead.",
     ),
+    "ready, and first": (
+        EntryFacts(entry("ready", NOW, {}), NOW, FRESH._replace(ready=1)),
+        "It is ready, and the next one of its queue.",
+    ),
     "leased": (
         EntryFacts(entry("running", NOW, {}), NOW, FRESH._replace(lease_ends_ms=NOW + 28_000)),
         r"Worker one\x07 has it, and runs it or is about to. Its lease was extended 2s ago and "
@@ -224,6 +228,12 @@ SENTENCES: dict[str, tuple[EntryFacts, str]] = {
         EntryFacts(entry("held", NOW, {}), NOW, FRESH._replace(lane=LANES["permits"])),
         "Limit one call holds it: at most 41 of key ada/1 are ahead. Workers have 2 of at most 2 "
         "at once.",
+    ),
+    "limit, and first": (
+        EntryFacts(
+            entry("held", NOW, {}), NOW, FRESH._replace(lane=LANES["permits"]._replace(ahead=0))
+        ),
+        "Limit one call holds it: none of key ada/1 is ahead. Workers have 2 of at most 2 at once.",
     ),
 }
 
