@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from datetime import datetime, timezone, tzinfo
+from datetime import datetime, tzinfo
 from functools import lru_cache
 from hashlib import sha256
 from importlib.resources import files
@@ -16,10 +17,13 @@ from celery_delayq.admin.load import LoadAhead
 from celery_delayq.charts import svg
 from celery_delayq.charts.scales import Layer, layers_of
 from celery_delayq.utils.text import distance, shortened, span, spelled
-from celery_delayq.web.query import quoted
+from celery_delayq.web.query import local_text, quoted
 
 #: Characters of a text that a page shows, and of a cell of a table.
 MAX_TEXT, MAX_CELL = 20_000, 160
+
+#: A time as a field for a date and a time of day has it.
+_LOCAL_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d(:\d\d)?")
 
 #: Most characters of an address that a server or a browser must accept.
 MAX_URL = 4000
@@ -99,12 +103,20 @@ class Formatter:
         return f"{self.base}/static/{name}?v={static_file(name)[1]}"
 
     def exact(self, time: datetime) -> str:
-        """Return a time with its zone, to the second, and its milliseconds if it has some."""
-        try:
-            there = time.astimezone(self.zone)
-        except (OverflowError, ValueError, OSError):  # at the limits of datetime
-            there = time.astimezone(timezone.utc)
-        return there.isoformat(" ", "milliseconds" if there.microsecond else "seconds")
+        """Return a time to the second, in the zone that each page names."""
+        return local_text(time, self.zone).replace("T", " ")
+
+    @property
+    def zone_text(self) -> str:
+        """The zone of times, with its offset now unless it is UTC."""
+        there = self.now.astimezone(self.zone)
+        offset = f", UTC{there:%z}" if there.utcoffset() else ""
+        return f"{there.tzname()}{offset}"
+
+    @staticmethod
+    def is_time(text: str | None) -> bool:
+        """Return whether a field for a date and a time of day can show a text."""
+        return not text or _LOCAL_TIME.fullmatch(text) is not None
 
     def away(self, time: datetime) -> str:
         """Return a distance in time, such as ``in 2h 5m``."""
@@ -114,8 +126,9 @@ class Formatter:
         """Return the HTML of a time: its distance, and exactly."""
         if time is None:
             return '<span class="dq-none">-</span>'
+        iso = xhtml_escape(time.isoformat())
         return (
-            f'<time datetime="{xhtml_escape(time.isoformat())}">{xhtml_escape(self.away(time))}'
+            f'<time datetime="{iso}" title="{iso}">{xhtml_escape(self.away(time))}'
             f" <small>{xhtml_escape(self.exact(time))}</small></time>"
         )
 

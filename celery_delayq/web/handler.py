@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from datetime import datetime, timezone
 from http import HTTPStatus
 from typing import Any
+from urllib.parse import urlencode
 
+from tornado.escape import xhtml_escape
 from tornado.web import RequestHandler
 
 from celery_delayq.errors import (
@@ -23,10 +24,13 @@ from celery_delayq.errors import (
 from celery_delayq.store.error_text import BROKER_ERRORS, describe_error
 from celery_delayq.utils.text import spelled
 from celery_delayq.web import changes
-from celery_delayq.web.formatting import Formatter, static_file
-from celery_delayq.web.jobs import Job
-from celery_delayq.web.pages import PAGES, Page
-from celery_delayq.web.query import Forbidden, NotFound, Query
+from celery_delayq.web.actions import FIELDS, TIME_FIELDS, UNCHANGED
+from celery_delayq.web.formatting import MAX_URL, Formatter, static_file
+from celery_delayq.web.pages import PAGES, SEARCH_PAGES, Page
+from celery_delayq.web.pages.health import CHECK_HINTS
+from celery_delayq.web.pages.scheduled import STATES
+from celery_delayq.web.query import Forbidden, NotFound, Query, quoted
+from celery_delayq.web.questions import Question, ask, back_in, job_of
 from celery_delayq.web.rights import check_right_to_change
 from celery_delayq.web.site import Site
 
@@ -47,6 +51,9 @@ _HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
 }
+
+#: Errors of what a user has chosen or typed: the form is shown again.
+_FORM_ERRORS = (ConfigError, InvalidETA, InvalidFilter)
 
 #: Seconds for which the answer waits for a change. After that, its page shows the progress.
 SHORT_JOB_SECONDS = 1.5
@@ -116,28 +123,40 @@ class DelayedPages(RequestHandler):
             raise NotFound(f"There is no page {name}.")
         query = self._query(rest)
         query.check_fields([*page.fields, "fragment"])
-        view = await self.site().run(page.read, self.site(), query)
-        now = getattr(view, "now", None) or datetime.now(timezone.utc)
-        self._show(name, page, view, now)
+        await self._show(name, page, query)
 
-    def _show(self, name: str, page: Page, view: Any, now: datetime) -> None:
-        """Send a page, or only the part of it that changes."""
-        formatter = self._formatter(now)
+    async def _show(self, name: str, page: Page, query: Query, error: str = "") -> None:
+        """Send a page, or only the part of it that changes; an *error* of a form comes first."""
+        view = await self.site().run(page.read, self.site(), query)
+        if wrong := getattr(view, "error", "") if name in SEARCH_PAGES else "":
+            error = wrong
+            self.set_status(HTTPStatus.BAD_REQUEST)
+        formatter = self._formatter(getattr(view, "now", None) or datetime.now(timezone.utc))
         body = self.render_string(
             f"delayed-{name}.html",
             p=formatter,
             view=view,
-            xsrf=self.xsrf_form_html,
-            reasons=changes.UNCHANGED,
+            chosen={*self._query("").all("mark")},
+            form=self._form_fields(name, query),
+            reasons=UNCHANGED,
+            page=name,
+            states=STATES,
+            filter_fields=page.filter_fields,
+            hints=CHECK_HINTS,
         )
         if self.get_query_arguments("fragment"):
             self.set_header(FRAGMENT_HEADER, name)
             self.write(body)
             return
-        self._frame(name, body, formatter, page.refresh_seconds)
+        self._frame(name, body, formatter, 0 if error else page.refresh_seconds, error)
 
     def _frame(
-        self, name: str, body: bytes, formatter: Formatter, refresh_seconds: int = 0
+        self,
+        name: str,
+        body: bytes,
+        formatter: Formatter,
+        refresh_seconds: int = 0,
+        error: str = "",
     ) -> None:
         on_rabbitmq = self.site().on_rabbitmq
         titles = {
@@ -149,6 +168,7 @@ class DelayedPages(RequestHandler):
             "delayed-frame.html",
             p=formatter,
             body=body,
+            error=error,
             page=name,
             titles=titles,
             title=titles.get(name, "Delayed"),
@@ -183,32 +203,62 @@ class DelayedPages(RequestHandler):
             job.stopping.set()
             logger.info("User %s stops: %s", spelled(user), spelled(job.title))
         elif name == "change":
-            question = await site.run(changes.ask, site, query)
+            try:
+                question = await site.run(ask, site, query)
+            except _FORM_ERRORS as exc:
+                await self._answer_refused(query, exc)
+                return
             if not query.text("confirmed"):
                 self._ask(question)
                 return
             try:
                 make = await site.run(changes.prepare, site, query, question)
-            except (ConfigError, InvalidETA, InvalidFilter) as exc:
-                self.set_status(HTTPStatus.BAD_REQUEST)
-                self._ask(replace(question, error=str(exc)))
+            except _FORM_ERRORS as exc:
+                self._ask(question, str(exc))
                 return
-            log_text = changes.log_text(query, question)
-            job = Job(question.title, user, changes.back_of(question), question.number, log_text)
+            job = job_of(question, user, changes.log_text(query, question))
             site.jobs.begin(job, make)
             await site.run(job.finished.wait, SHORT_JOB_SECONDS)
+            if question.action.fields and job.error and not job.outcomes:
+                self._ask(question, job.error)
+                return
         else:
             raise NotFound(f"There is nothing to change at {rest}.")
         self.redirect(f"{self.base()}/job/{job.id}", status=HTTPStatus.SEE_OTHER)
 
-    def _ask(self, question: changes.Question) -> None:
+    async def _answer_refused(self, query: Query, exc: DelayQError) -> None:
+        """Show the page of a form again, with what was ticked and the error above it."""
+        back = back_in(query)
+        if back is None:
+            raise exc
+        self.set_status(HTTPStatus.BAD_REQUEST)
+        fields = {name: [text] for name, text in back.fields.items()}
+        again = Query(back.rest, fields, self.site().zone)
+        await self._show(back.page, PAGES[back.page], again, str(exc))
+
+    def _ask(self, question: Question, error: str = "") -> None:
+        """Show a question; after an *error* with what was typed."""
+        if error:
+            self.set_status(HTTPStatus.BAD_REQUEST)
         formatter = self._formatter(datetime.now(timezone.utc))
+        back = question.back
+        query = Query(back.rest, {name: [text] for name, text in back.fields.items()})
         body = self.render_string(
             "delayed-confirm.html",
-            p=formatter, view=question, fields=changes.FIELDS, xsrf=self.xsrf_form_html,
-            back=changes.back_of(question),
+            p=formatter, view=question, error=error, fields=FIELDS, times=TIME_FIELDS,
+            form=self._form_fields(back.page, query),
         )  # fmt: skip
         self._frame("confirm", body, formatter)
+
+    def _form_fields(self, name: str, query: Query) -> Callable[[], str]:
+        """Return a function for the fields of all forms: the token, and the page to return to."""
+        values = {field: each for field, each in query.values.items() if field != "fragment"}
+        text = urlencode(values, doseq=True, errors="surrogateescape")
+        back = f"{name}/{quoted(query.rest)}?{text}"
+        back = back if len(back) <= MAX_URL else name
+        return lambda: (
+            f'{self.xsrf_form_html()}<input type="hidden" name="back" value="{xhtml_escape(back)}">'
+        )
 
     def reason_against(self) -> str:
         """Return why the user may change nothing; ``""`` if the user may."""
@@ -247,7 +297,8 @@ class DelayedPages(RequestHandler):
     def _fail(self, status: HTTPStatus, text: str) -> None:
         self.set_status(status)
         formatter = self._formatter(datetime.now(timezone.utc))
-        values: Mapping[str, Any] = {"status": status, "text": text}
+        back = back_in(self._query(""))
+        values: Mapping[str, Any] = {"status": status, "text": text, "back": back}
         body = self.render_string("delayed-error.html", p=formatter, view=values)
         if self.get_query_arguments("fragment"):
             self.set_header(FRAGMENT_HEADER, "error")

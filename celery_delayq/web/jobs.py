@@ -8,6 +8,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from datetime import datetime
 from threading import Event
 from typing import Any, NamedTuple
 
@@ -56,6 +57,12 @@ class Job:
         Number of tasks by outcome.
     error : str
         Why the change ended early; ``""`` if it did not.
+    done_text : Callable[[int], str]
+        Returns what was changed, for the number of changed tasks.
+    facts : list[tuple[str, str | datetime]]
+        New values, with their titles.
+    task_id : str
+        The id of the only task that is changed; ``""`` if there are several, or it is deleted.
     """
 
     title: str
@@ -65,6 +72,9 @@ class Job:
     log_text: str = ""
     outcomes: Counter[Outcome] = field(default_factory=Counter)
     error: str = ""
+    done_text: Callable[[int], str] = "{:,}".format
+    facts: list[tuple[str, str | datetime]] = field(default_factory=list)
+    task_id: str = ""
     id: str = field(default_factory=lambda: secrets.token_urlsafe(16))
     finished: Event = field(default_factory=Event)
     stopping: Event = field(default_factory=Event)
@@ -73,6 +83,13 @@ class Job:
     def done(self) -> int:
         """Number of changed tasks."""
         return self.outcomes[Outcome.DONE]
+
+    @property
+    def shown_task_id(self) -> str:
+        """The id of the only task, unless it has gone or the way back leads there anyway."""
+        has_gone = self.outcomes[Outcome.UNKNOWN] > 0
+        is_there = self.back[:2] == ("task", self.task_id)
+        return "" if has_gone or is_there else self.task_id
 
     @property
     def unchanged(self) -> dict[Outcome, int]:

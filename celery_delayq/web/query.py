@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import datetime, timedelta, tzinfo
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta, timezone, tzinfo
 from urllib.parse import quote, unquote_to_bytes
 
 from celery_delayq.errors import InvalidETA, InvalidFilter
 from celery_delayq.model.envelope import due_of_eta, parse_iso
 from celery_delayq.model.scheduled import moment
 from celery_delayq.utils.text import seconds_of, spelled
+
+#: An hour of one digit, as people write it.
+_ONE_DIGIT_HOUR = re.compile(r"^(\d{4}-\d\d-\d\d)[ T]+(\d:)")
 
 
 class NotFound(Exception):
@@ -57,6 +61,11 @@ class Query:
         found = self.values.get(name)
         return found[-1].strip() or default if found else default
 
+    def without(self, names: Collection[str]) -> Query:
+        """Return the query without some fields."""
+        kept = {name: each for name, each in self.values.items() if name not in names}
+        return replace(self, values=kept)
+
     def optional(self, name: str) -> str | None:
         """Return the last value of a field without space around it; None if nothing is left."""
         return self.text(name) or None
@@ -95,7 +104,7 @@ class Query:
         try:
             if seconds is not None:
                 return now + timedelta(seconds=seconds)
-            found = parse_iso(text)
+            found = parse_iso(_ONE_DIGIT_HOUR.sub(r"\1T0\2", text))
             return moment(due_of_eta(_with_zone(found, self.zone)).ms)
         except (ValueError, OverflowError) as exc:
             raise InvalidETA(
@@ -117,6 +126,15 @@ def unquoted(text: str) -> str:
 def mark_of(ms: int, id: str) -> str:
     """Return the value of a field that names a task as it is shown: with its time in ms."""
     return f"{ms}:{quoted(id)}"
+
+
+def local_text(time: datetime, zone: tzinfo) -> str:
+    """Return a time in a zone, to the second and without the zone, as fields of forms have it."""
+    try:
+        there = time.astimezone(zone)
+    except (OverflowError, ValueError, OSError):  # at the limits of datetime
+        there = time.astimezone(timezone.utc)
+    return there.replace(tzinfo=None, microsecond=0).isoformat()
 
 
 def _with_zone(time: datetime, zone: tzinfo | None) -> datetime:

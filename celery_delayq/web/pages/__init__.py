@@ -33,6 +33,8 @@ class Page(NamedTuple):
         Seconds after which a script reads the page again; 0 for never.
     fields : Sequence[str]
         The names of the fields of a query that the page knows.
+    filter_fields : Sequence[str]
+        Those of them that a change of all that match knows.
     on_rabbitmq : bool
         Whether the page shows something on RabbitMQ.
     """
@@ -41,14 +43,15 @@ class Page(NamedTuple):
     read: Callable[[Site, Query], Any]
     refresh_seconds: int = 0
     fields: Sequence[str] = ()
+    filter_fields: Sequence[str] = ()
     on_rabbitmq: bool = False
 
 
 #: Pages by the first part of their path below ``/delayed``; the template has the same name.
 PAGES: Mapping[str, Page] = {
     "overview": Page("Overview", overview.read_page, 5, ("step", "by"), on_rabbitmq=True),
-    "scheduled": Page("Scheduled", scheduled.read, 10, scheduled.QUERY_FIELDS),
-    "dead": Page("Dead letters", dead.read, 10, (*dead.FIELDS, "before"), on_rabbitmq=True),
+    "scheduled": Page("Scheduled", scheduled.read, 10, scheduled.QUERY_FIELDS, scheduled.FIELDS),
+    "dead": Page("Dead letters", dead.read, 10, dead.QUERY_FIELDS, dead.FIELDS, on_rabbitmq=True),
     "periodic": Page("Periodic", periodic.read, 30, ("name",)),
     "limits": Page("Limits", limits.read, 10),
     "fleet": Page("Fleet", fleet.read, 10),
@@ -56,3 +59,6 @@ PAGES: Mapping[str, Page] = {
     "task": Page("", task.read, 5),
     "job": Page("", job.read, 2),
 }
+
+#: Pages whose views say in *error* what is wrong with their searches.
+SEARCH_PAGES = ("scheduled", "dead")

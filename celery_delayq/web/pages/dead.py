@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
+from celery_delayq.errors import InvalidETA, InvalidFilter
 from celery_delayq.model.dead_letter import DeadFilter, DeadLetter
 from celery_delayq.model.envelope import due_of_eta
 from celery_delayq.model.scheduled import moment
 from celery_delayq.model.totals import kind_of
-from celery_delayq.web.pages.scheduled import MAX_ID
+from celery_delayq.web.pages.scheduled import MAX_ID, has_argument, meant
 from celery_delayq.web.query import Query, mark_of
 from celery_delayq.web.site import Site, Texts
 
@@ -30,6 +31,10 @@ READ_SECONDS = 1.0
 
 #: The fields of the filter, as in :class:`~celery_delayq.model.dead_letter.DeadFilter`.
 FIELDS = ("queue", "task", "task_id", "exception", "reason", "died_from", "died_to")
+
+
+#: All fields of a query of the page.
+QUERY_FIELDS = (*FIELDS, "argument", "before")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +75,7 @@ class DeadLettersPage:
     total : int
         Number of all dead letters.
     read : int
-        Number of dead letters that were read for the groups.
+        Number of matching dead letters that were read for the groups.
     since : datetime | None
         The time of death from which they were read; None for all.
     more_groups : int
@@ -79,6 +84,10 @@ class DeadLettersPage:
         The time before which the next page begins; None if there are no older ones.
     is_cut : bool
         Whether reading took too long, so that groups are incomplete.
+    meant : list[tuple[str, str]]
+        Fields and names that the search may mean, if nothing has the given ones.
+    error : str
+        What is wrong with the search.
     """
 
     now: datetime
@@ -92,20 +101,44 @@ class DeadLettersPage:
     older: datetime | None
     is_cut: bool
     more_groups: int = 0
+    meant: list[tuple[str, str]] = field(default_factory=list)
+    error: str = ""
+
+    @property
+    def is_search(self) -> bool:
+        """Whether arguments are searched: changes of all that match do not know that."""
+        return "argument" in self.fields
 
 
 def read(site: Site, query: Query) -> DeadLettersPage:
-    """Return the view. Fields: those of the filter, and ``before``, the end of the page."""
+    """Return the view.
+
+    Fields: those of the filter, ``argument`` for parts of arguments, and ``before``, the end of the
+    page.
+    """
     now = site.now()
-    filter = filter_of(query, now)
-    before = query.moment("before", now)
+    names = (*FIELDS, "argument")
+    fields = {name: text for name in names if (text := query.name(name) or "").strip()}
+    try:
+        filter = filter_of(query, now)
+        before = query.moment("before", now)
+    except (InvalidETA, InvalidFilter) as exc:
+        total = site.delayq.count_dead()
+        return DeadLettersPage(
+            *(now, fields, {}, [], [], total, 0, None, None, False), error=str(exc)
+        )
     if before is not None:
         filter = replace(filter, died_to=before)
     stretch = filter if filter.died_from is not None else _stretch(site, filter, now)
     groups: dict[tuple[str, str], Group] = {}
     newest, size = deque[DeadLetter](), 0
     number, ends, is_cut = 0, time.monotonic() + READ_SECONDS, False
-    for dead in site.delayq.dead_letters(stretch):
+    for looked, dead in enumerate(site.delayq.dead_letters(stretch)):
+        if looked and time.monotonic() > ends:
+            is_cut = True
+            break
+        if "argument" in fields and not _has(site, dead, fields["argument"]):
+            continue
         number += 1
         newest.append(dead)
         size += _size(dead)
@@ -114,10 +147,6 @@ def read(site: Site, query: Query) -> DeadLettersPage:
         key = kind_of(dead.reason), dead.exception or ""
         group = groups.setdefault(key, Group(*key, 0, dead.died))
         group.number, group.last_died = group.number + 1, dead.died
-        if time.monotonic() > ends:
-            is_cut = True
-            break
-    fields = {name: text for name in FIELDS if (text := query.name(name))}
     times = {name: query.moment(name, now) for name in ("died_from", "died_to")}
     since = stretch.died_from
     assert since is None or isinstance(since, datetime)
@@ -138,7 +167,12 @@ def read(site: Site, query: Query) -> DeadLettersPage:
         since=since,
         older=older,
         is_cut=is_cut,
+        meant=[] if number else meant(fields, {"task": [*site.app.tasks]}),
     )
+
+
+def _has(site: Site, dead: DeadLetter, part: str) -> bool:
+    return has_argument(dead, row_of(site, dead).texts, part)
 
 
 def _size(dead: DeadLetter) -> int:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections import Counter
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any
 
 from celery_delayq.admin.load import tasks_of
+from celery_delayq.errors import InvalidETA, InvalidFilter
 from celery_delayq.model.envelope import due_of_eta
+from celery_delayq.model.payload import MessageFields
 from celery_delayq.model.scheduled import Filter, Paused, ScheduledTask
 from celery_delayq.store.paging import queues_of
+from celery_delayq.utils.text import similar_name
 from celery_delayq.web.query import Query, mark_of
 from celery_delayq.web.site import Site, Texts
 
@@ -30,8 +34,20 @@ MAX_ID = 1000
 #: The fields of the filter, as in :class:`~celery_delayq.model.scheduled.Filter`.
 FIELDS = ("queue", "task", "due_from", "due_to")
 
+#: The fields of a search that reads tasks: changes of all that match do not know them.
+SEARCH_FIELDS = ("argument", "state", "limit", "limit_key")
+
 #: All fields of a query of the page.
-QUERY_FIELDS = (*FIELDS, "id", "argument", "cursor", "looked")
+QUERY_FIELDS = (*FIELDS, "id", *SEARCH_FIELDS, "cursor", "looked", "found")
+
+#: States that can be searched for, with what they mean.
+STATES = {"held": "held: due, and waits for a pause or a limit", "overdue": "overdue"}
+
+#: Most names that are offered in place of one that nothing has.
+MAX_MEANT = 5
+
+#: Words of a search: texts in double quotes, or without space.
+_WORDS = re.compile(r'"([^"]+)"|(\S+)')
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +80,16 @@ class Scheduled:
         Number of tasks that the filter selects, before the search of arguments.
     cursor : str | None
         Where the next page begins; None on the last one.
-    looked : int
-        Number of tasks that the search of arguments has read, on this page and before.
+    looked, found : int
+        Number of tasks that a search has read and found, on this page and before.
     queues, tasks : list[str]
         Names that fields suggest.
     paused : Paused
-        Paused queues and tasks, if the search names one.
+        Paused queues and tasks.
+    meant : list[tuple[str, str]]
+        Fields and names that the search may mean, if nothing has the given ones.
+    error : str
+        What is wrong with the search.
     """
 
     now: datetime
@@ -79,24 +99,38 @@ class Scheduled:
     total: int
     cursor: str | None = None
     looked: int = 0
+    found: int = 0
     queues: list[str] = field(default_factory=list)
     tasks: list[str] = field(default_factory=list)
     paused: Paused = field(default_factory=lambda: Paused({}, {}))
+    meant: list[tuple[str, str]] = field(default_factory=list)
+    error: str = ""
 
     @property
     def pausable(self) -> list[tuple[str, str, bool]]:
         """``"task"`` or ``"queue"``, a name that the search has, and whether it is paused."""
-        names = {"task": self.paused.tasks, "queue": self.paused.queues}
+        known = {
+            "task": (self.paused.tasks, self.tasks),
+            "queue": (self.paused.queues, self.queues),
+        }
         return [
-            (kind, name, name in its)
-            for kind, its in names.items()
+            (kind, name, name in paused)
+            for kind, (paused, names) in known.items()
             if (name := self.fields.get(kind)) and len(name) <= MAX_ID
+            if self.total or name in paused or name in names
         ]
+
+    def pauses_of(self, task: ScheduledTask) -> list[str]:
+        """Return which pauses hold a task that is not shown as paused."""
+        if task.state == "paused":
+            return []
+        paused = {"task": task.task in self.paused.tasks, "queue": task.queue in self.paused.queues}
+        return [f"{what} paused" for what, is_paused in paused.items() if is_paused]
 
     @property
     def is_search(self) -> bool:
-        """Whether arguments are searched."""
-        return "argument" in self.fields
+        """Whether tasks are read to find some."""
+        return any(name in self.fields for name in SEARCH_FIELDS)
 
     @property
     def is_selective(self) -> bool:
@@ -107,32 +141,55 @@ class Scheduled:
 def read(site: Site, query: Query) -> Scheduled:
     """Return the view.
 
-    Fields: those of a filter, ``id`` of one task, ``argument`` for a part of an argument,
-    ``cursor`` of a page, and ``looked``: how many tasks earlier pages of a search have read.
+    Fields: those of a filter, ``id`` of one task, ``argument`` for parts of arguments, ``state``,
+    ``limit`` and ``limit_key``, ``cursor`` of a page, and ``looked`` and ``found``: how many tasks
+    earlier pages of a search have read and found.
     """
     now = site.now()
-    filter = filter_of(query, now)
-    names = (*FIELDS, "id", "argument")
+    names = (*FIELDS, "id", *SEARCH_FIELDS)
     fields = {name: text for name in names if (text := query.name(name) or "").strip()}
+    queues, tasks = _suggested(site)
+    try:
+        filter = filter_of(query, now)
+    except (InvalidETA, InvalidFilter) as exc:
+        return Scheduled(now, fields, {}, [], 0, queues=queues, tasks=tasks, error=str(exc))
+    paused = site.delayq.paused()
+    if fields.get("state") and filter.due_to is None:  # only due tasks have these states
+        filter = replace(filter, due_to=now)
     times = {name: it for name in ("due_from", "due_to") if (it := getattr(filter, name))}
     exact = fields | {name: time.isoformat() for name, time in times.items()}
-    queues, tasks = _suggested(site)
+    looked, cursor = query.number("looked"), query.optional("cursor")
     if "id" in fields:
         found = site.delayq.find(fields["id"], queue=filter.queue)
         rows = [row_of(site, each) for each in found]
-        return Scheduled(now, fields, exact, rows, len(rows), queues=queues, tasks=tasks)
-    total = site.delayq.count(
-        queue=filter.queue, task=filter.task, due_from=filter.due_from, due_to=filter.due_to
-    )
-    cursor, looked = query.optional("cursor"), query.number("looked")
-    if "argument" in fields:
-        rows, cursor, read_now = _search(site, filter, fields["argument"], cursor)
+        total, cursor = len(rows), None
+    elif any(name in fields for name in SEARCH_FIELDS):
+        total = site.delayq.count(filter)
+        rows, cursor, read_now = _search(site, filter, fields, cursor)
         looked += read_now
     else:
-        page = site.delayq.list(**_as_dict(filter), limit=PAGE_TASKS, cursor=cursor)
+        total = site.delayq.count(filter)
+        page = site.delayq.list(filter, limit=PAGE_TASKS, cursor=cursor)
         rows, cursor = [row_of(site, each) for each in page], page.cursor
-    paused = site.delayq.paused() if filter.queue or filter.task else Paused({}, {})
-    return Scheduled(now, fields, exact, rows, total, cursor, looked, queues, tasks, paused)
+    known = {"task": [*tasks, *site.app.tasks], "queue": queues}
+    return Scheduled(
+        *(now, fields, exact, rows, total, cursor, looked, query.number("found") + len(rows)),
+        *(queues, tasks, paused, [] if total else meant(fields, known)),
+    )
+
+
+def meant(fields: Mapping[str, str], known: Mapping[str, Sequence[str]]) -> list[tuple[str, str]]:
+    """Return fields and known names that contain the given ones, or are similar to them."""
+    found: list[tuple[str, str]] = []
+    for kind, all_names in known.items():
+        given, names = fields.get(kind, ""), dict.fromkeys(filter(_is_plain, all_names))
+        if not given or given in names or len(given) > MAX_ID:
+            continue
+        parts = [each for each in names if given.lower() in each.lower()]
+        similar = similar_name(given, names)
+        others = parts or ([similar] if similar else [])
+        found += [(kind, each) for each in others[:MAX_MEANT]]
+    return found
 
 
 def filter_of(query: Query, now: datetime) -> Filter:
@@ -152,39 +209,59 @@ def row_of(site: Site, task: ScheduledTask) -> Row:
     return Row(task, site.texts_of(task, uuid=task.id, name=task.task))
 
 
-def _as_dict(filter: Filter) -> dict[str, Any]:
-    return {name: getattr(filter, name) for name in FIELDS}
-
-
 def _search(
-    site: Site, filter: Filter, part: str, cursor: str | None
+    site: Site, filter: Filter, fields: Mapping[str, str], cursor: str | None
 ) -> tuple[list[Row], str | None, int]:
-    """Read tasks for a moment. Return those with *part* in an argument, the cursor behind the last
-    one that was read, and how many were read.
+    """Read tasks for a moment. Return those that match *fields*, the cursor behind the last one
+    that was read, and how many were read.
     """
     ends = time.monotonic() + SEARCH_SECONDS
-    part, found, looked = part.lower(), list[Row](), 0
+    found, looked = list[Row](), 0
     while True:
-        page = site.delayq.list(**_as_dict(filter), limit=SEARCH_TASKS, cursor=cursor)
+        page = site.delayq.list(filter, limit=SEARCH_TASKS, cursor=cursor)
         looked += len(page)
         for task in page:
-            row = row_of(site, task)
-            if _has(row, part):
-                found.append(row)
+            if _is_in_place(task, fields):
+                row = row_of(site, task)
+                if has_argument(task, row.texts, fields.get("argument", "")):
+                    found.append(row)
         cursor = page.cursor
         if cursor is None or len(found) >= PAGE_TASKS or time.monotonic() > ends:
             return found, cursor, looked
 
 
-def _has(row: Row, part: str) -> bool:
-    """Return whether an argument has a part, which is in lower case."""
-    texts = [row.texts.args or "", row.texts.kwargs or ""]
-    if any(part in text.lower() for text in texts):
+def _is_in_place(task: ScheduledTask, fields: Mapping[str, str]) -> bool:
+    """Return whether a task has the state, the limit and the key of a search."""
+    state = {"held": ("held", "paused"), "overdue": ("scheduled",)}.get(fields.get("state", ""))
+    return (
+        (state is None or task.state in state)
+        and fields.get("limit") in (None, task.limit)
+        and fields.get("limit_key") in (None, task.limit_key)
+    )
+
+
+def has_argument(task: MessageFields, texts: Texts, wanted: str) -> bool:
+    """Return whether the arguments of a task contain a text, or all of its words.
+
+    A word may be ``name=value`` of a keyword argument.
+    """
+    wanted = wanted.strip().lower()
+    if not wanted:
         return True
-    if not row.texts.is_whole or not any("..." in text for text in texts):
-        return False
-    # Celery cuts long texts in the header.
-    return part in repr((row.task.args, row.task.kwargs)).lower()
+    shown = [texts.args or "", texts.kwargs or ""]
+    if texts.is_whole and any("..." in text for text in shown):
+        # Celery cuts long texts in the header.
+        shown.append(repr((task.args, task.kwargs)))
+    text = "\n".join(shown).lower()
+    return wanted in text or all(
+        _has_word(text, quoted or bare) for quoted, bare in _WORDS.findall(wanted)
+    )
+
+
+def _has_word(text: str, word: str) -> bool:
+    name, equals, value = word.partition("=")
+    forms = (f"'{name}': {value}", f"'{name}': '{value}", f"'{name}': \"{value}")
+    return word in text or (bool(equals) and any(each in text for each in forms))
 
 
 def _suggested(site: Site) -> tuple[list[str], list[str]]:

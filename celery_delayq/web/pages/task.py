@@ -31,7 +31,7 @@ _HEADERS = {
     "root_id": "Root task",
     "parent_id": "Parent task",
     "group": "Group",
-    "origin": "Sent by",
+    "origin": "Sent from",
     "expires": "Expires",
     "timelimit": "Time limit",
 }
@@ -160,7 +160,9 @@ def _former_eta(message: MessageFields, due: datetime | None) -> Iterator[tuple[
 def _facts(message: MessageFields) -> list[tuple[str, str]]:
     headers = message.headers
     found = [(title, headers.get(name)) for name, title in _HEADERS.items()]
-    return [(title, str(value)) for title, value in found if value not in (None, [None, None])]
+    # A task without a parent is its own root; a replayed or sent one may name itself.
+    nothing = (None, [None, None], headers.get("id"))
+    return [(title, str(value)) for title, value in found if value not in nothing]
 
 
 def _context(message: MessageFields) -> Mapping[str, str]:

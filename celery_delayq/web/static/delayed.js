@@ -69,11 +69,30 @@
       var rows = document.getElementById("dq-rows");
       page.content.querySelectorAll("#dq-rows > tr").forEach(function (row) { rows.append(row); });
       more.replaceWith(page.content.getElementById("dq-more"));
+      var bar = body.querySelector(".dq-bar");
+      if (bar && rows.children.length) { bar.hidden = false; }
       if (rows.children.length < 1000) { searchOn(); }
     }).catch(function () { stop.hidden = true; });
   }
 
+  // -- boxes that scroll are stops of the Tab key, others are not
+
+  function setStops() {
+    body.querySelectorAll(".dq-scroll, figure.dq-wide").forEach(function (each) {
+      if (each.scrollWidth > each.clientWidth) { each.tabIndex = 0; } else { each.removeAttribute("tabindex"); }
+    });
+  }
+
+  addEventListener("resize", setStops);
+
   // -- checkboxes
+
+  function showChoice() {
+    var isEmpty = !body.querySelector("input[name=mark]:checked");
+    body.querySelectorAll(".dq-bar button").forEach(function (each) { each.disabled = isEmpty; });
+  }
+
+  body.addEventListener("change", showChoice);
 
   function prepare() {
     var all = body.querySelector("[data-all]");
@@ -83,6 +102,8 @@
         body.querySelectorAll("input[name=mark]").forEach(function (each) { each.checked = all.checked; });
       });
     }
+    showChoice();
+    setStops();
     searchOn();
   }
 

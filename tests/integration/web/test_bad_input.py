@@ -19,7 +19,7 @@ from celery_delayq.model.envelope import PROPERTY
 from celery_delayq.testing import wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from celery_delayq.web import site as web_site
-from celery_delayq.web.changes import ACTIONS
+from celery_delayq.web.actions import ACTIONS
 from celery_delayq.web.pages import PAGES
 from tests.integration.conftest import MakeApp
 from tests.integration.web.conftest import Scene
@@ -289,7 +289,7 @@ def test_a_change_of_what_has_gone_says_so(
     answer = person.makes(asked)
 
     assert answer.status in (200, 400, 404)
-    assert "Done: 1" not in answer.text
+    assert "Done: " not in answer.text
     reasons = ("has gone meanwhile", "no periodic entry", "no limit", "changed it meanwhile")
     assert any(each in answer.text for each in reasons), answer.text
 
@@ -316,7 +316,7 @@ def test_of_two_people_who_change_the_same_the_second_learns_it(
 
     done, refused = (each.makes(form) for each, form in zip(people, asked, strict=True))
 
-    assert "Done: 1" in done.text
-    assert "Done: 1" not in refused.text
+    assert "Done: " in done.text
+    assert "Done: " not in refused.text
     told = ("somebody else has changed it", "has gone", "ready already")
     assert any(each in refused.text for each in told), refused.text

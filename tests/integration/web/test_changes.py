@@ -16,8 +16,10 @@ from celery_delayq.errors import DelayQError
 from celery_delayq.periodic.serialization import describe
 from celery_delayq.testing import wait_until
 from celery_delayq.web import changes
+from celery_delayq.web.actions import ACTIONS
 from celery_delayq.web.jobs import Job
 from celery_delayq.web.query import NotFound, Query, mark_of
+from celery_delayq.web.questions import ask, job_of
 from celery_delayq.web.site import Site
 from tests.integration.conftest import MakeApp
 from tests.integration.web.conftest import Scene
@@ -42,8 +44,8 @@ def run(site: Site, **fields: Any) -> Job:
     """Ask for a change, make it, and return its job when it has ended."""
     values = {name: [it] if isinstance(it, str) else it for name, it in fields.items()}
     query = Query("", values)
-    question = changes.ask(site, query)
-    job = Job(question.title, "ops", changes.back_of(question), question.number)
+    question = ask(site, query)
+    job = job_of(question, "ops")
     site.jobs.begin(job, changes.prepare(site, query, question))
     wait_until(job.finished.is_set, TIMEOUT)
     return job
@@ -150,7 +152,7 @@ DONE: Mapping[str, tuple[Mapping[str, str], Callable[[Scene], Any], Any]] = {
 
 
 def test_each_change_is_in_the_table() -> None:
-    assert DONE.keys() == changes.ACTIONS.keys()
+    assert DONE.keys() == ACTIONS.keys()
 
 
 @pytest.mark.parametrize("name", DONE)
@@ -244,7 +246,7 @@ def test_a_form_of_an_entry_that_is_sent_as_it_is_changes_nothing(scene: Scene, 
     )
     before = all_of(scene)
     for each in ("all", "digest"):
-        question = changes.ask(site, Query("", {"action": ["edit_entry"], "entry": [each]}))
+        question = ask(site, Query("", {"action": ["edit_entry"], "entry": [each]}))
         job = run(site, action="edit_entry", entry=each, **question.values)
 
         assert (job.error, job.done) == ("", 1)
@@ -277,7 +279,7 @@ def test_a_form_has_the_arguments_of_its_task(
     assert found is not None
     its = found.arguments()["args"]
 
-    question = changes.ask(site, Query("", {"action": [name], "mark": [marks(scene)[kind]]}))
+    question = ask(site, Query("", {"action": [name], "mark": [marks(scene)[kind]]}))
 
     assert its
     assert json.loads(question.values["args"]) == its
@@ -287,9 +289,9 @@ def test_a_change_of_many_can_be_stopped(app: Celery, scene: Scene, site: Site) 
     rows = [{"args": (n,), "countdown": 3600} for n in range(2000)]
     scene.delayq.schedule_many(rows, task="shop.bulk")
     query = Query("", {"action": ["cancel_all"], "task": ["shop.bulk"]})
-    question = changes.ask(site, query)
+    question = ask(site, query)
     assert question.title == "Cancel: 2,000 tasks with task shop.bulk"
-    job = Job(question.title, "ops", changes.back_of(question), question.number)
+    job = job_of(question, "ops")
     job.stopping.set()
 
     site.jobs.begin(job, changes.prepare(site, query, question))

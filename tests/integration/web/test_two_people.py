@@ -20,9 +20,9 @@ from celery_delayq import Outcome
 from celery_delayq.errors import DelayQError
 from celery_delayq.testing.fixtures import RedisUnderTest
 from celery_delayq.web import changes
-from celery_delayq.web.changes import ACTIONS
-from celery_delayq.web.jobs import Job
+from celery_delayq.web.actions import ACTIONS
 from celery_delayq.web.query import NotFound, Query
+from celery_delayq.web.questions import ask, job_of
 from celery_delayq.web.site import Site
 from tests.integration.conftest import MakeApp
 from tests.integration.web.conftest import Scene, prepare, scene_of
@@ -83,7 +83,7 @@ class Person:
         fields = {**DONE[name][0], **ALL_OF.get(ACTIONS[name].kind, {}), **others}
         named = marks(scene)
         form = {"action": [name], **{n: [named.get(v, v)] for n, v in fields.items()}}
-        version = changes.ask(site, Query("", form)).version
+        version = ask(site, Query("", form)).version
         self._site = site
         self._form = Query("", {**form, "version": [version], "confirmed": ["yes"]})
         #: Whether the page said that something was left as it is.
@@ -92,8 +92,8 @@ class Person:
     def makes(self) -> bool:
         """Make the change; return whether something was changed."""
         try:
-            question = changes.ask(self._site, self._form)
-            job = Job(question.title, "ops", changes.back_of(question))
+            question = ask(self._site, self._form)
+            job = job_of(question, "ops")
             changes.prepare(self._site, self._form, question)(job)
         except (DelayQError, NotFound):
             return False
