@@ -307,3 +307,28 @@ def test_a_filtered_list_counts_what_matches(reader: Reader, scene: Scene) -> No
     store.add("slow", "other", "failed", message("other"), details())
     reader.opens("/delayed/dead?queue=slow")
     assert "1 matches, of 2 dead letters in all" in " ".join(reader.page.text.split())
+
+
+#: Texts that a page or a question has in this order.
+IN_ORDER = {
+    "the error before the facts": ("task/mail-3", "", ("dq-traceback", 'id="dq-facts"')),
+    "the warning before the button": ("task/mail-3", "Delete…", ("cannot be undone", "Keep it")),
+    "what is ticked before the table": ("scheduled", "", ("dq-bar", "<table", "dq-all")),
+    "one jump to the page": ("scheduled", "", ('href="#dq-body"', "dq-tabs", 'id="dq-body"')),
+    "the zone of a field": ("task/mail-17", "Move…", ("in UTC, where", "datetime-local")),
+    "the first field": ("task/mail-17", "Edit…", ('name="args"', " autofocus", 'name="kwargs"')),
+    "queues of a phone": ("", "", ('class="dq-cards"', 'data-title="Running"', "Pause…")),
+}
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("what", IN_ORDER)
+def test_a_page_has_its_parts_in_order(reader: Reader, what: str) -> None:
+    path, button, parts = IN_ORDER[what]
+    reader.opens(f"/delayed/{path}")
+    if button:
+        reader.sends(button)
+
+    places = [reader.page.html.find(part) for part in parts]
+    assert -1 not in places
+    assert places == sorted(places)

@@ -31,6 +31,7 @@ class Page(HTMLParser):
 
     def __init__(self, html: str) -> None:
         super().__init__()
+        self.html = html
         self.links: dict[str, str] = {}
         self.forms: list[Form] = []
         self.boxes: dict[str, tuple[str, str]] = {}
