@@ -21,7 +21,7 @@ IMAGES = Path(__file__).parents[2] / "docs" / "images"
 #: Path, width, height and colour scheme of each picture, by its name.
 PICTURES = {
     "flower": ("", 1400, 1180, "light"),
-    "flower-scheduled": ("/scheduled?argument=customer%207", 1400, 900, "light"),
+    "flower-scheduled": ("/scheduled?argument=%22customer%207%22", 1400, 900, "light"),
     "flower-task": ("/task/order-4711", 1400, 1000, "dark"),
     "flower-dead": ("/dead", 1400, 900, "light"),
     "flower-phone": ("", 360, 780, "light"),
