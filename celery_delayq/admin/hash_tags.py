@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 from urllib.parse import unquote
 
 from celery_delayq.errors import CommandRefused
@@ -20,6 +20,8 @@ from celery_delayq.store.repair import MAX_EXAMPLES
 from celery_delayq.store.schedule import Store
 from celery_delayq.store.stores import Stores, write_pause
 from celery_delayq.utils.portions import batches
+
+T = TypeVar("T")
 
 #: Seconds between two comparisons. A difference that disappears comes from a call in progress.
 SETTLE_SECONDS = 0.5
@@ -93,14 +95,20 @@ def unfinished(
         yield Unfinished("unfinished_limit", "", len(limits), examples, finish)
 
 
+def _lasting(find: Callable[[], set[T]]) -> set[T]:
+    """Return what *find* returns both now and a while later, when calls in progress have ended."""
+    seen = find()
+    if not seen:
+        return seen
+    time.sleep(SETTLE_SECONDS)
+    return seen & find()
+
+
 def _unfinished_pauses(stores: Stores, queue: str | None) -> Iterable[tuple[Pause, bool]]:
     """Return the pauses that are in some tags only, and for each whether the first tag has it."""
-    if not (seen := _differing(stores, queue)):
-        return []
-    time.sleep(SETTLE_SECONDS)
-    still = seen & _differing(stores, queue)
-    first = _pauses(stores.common)
-    return [(pause, pause in first) for pause in sorted(still, key=str)]
+    lasting = _lasting(partial(_differing, stores, queue))
+    first = _pauses(stores.common) if lasting else set()
+    return [(pause, pause in first) for pause in sorted(lasting, key=str)]
 
 
 def _finish_pause(stores: Stores, pause: Pause) -> int:
@@ -155,10 +163,7 @@ def _finish_revokes(stores: Stores, seconds: float, members: list[bytes]) -> int
 
 def _unfinished_limits(stores: Stores) -> list[str]:
     """Return the limits for which people have not set the same in all tags."""
-    if not (seen := _differing_limits(stores)):
-        return []
-    time.sleep(SETTLE_SECONDS)
-    return sorted(seen & _differing_limits(stores))
+    return sorted(_lasting(partial(_differing_limits, stores)))
 
 
 def _differing_limits(stores: Stores) -> set[str]:

@@ -39,8 +39,7 @@ def argument_texts(values: Mapping[str, Any]) -> Iterator[tuple[str, str | None]
 
 def calls_inside(message: Mapping[str, Any] | None) -> list[dict[str, Any]] | None:
     """Return the calls inside a task message as JSON types; None if they are not known."""
-    found = None if message is None else calls_of_message(message)
-    if found is None:
+    if message is None or (found := calls_of_message(message)) is None:
         return None
     return [
         {"part": part.value, "task": task, "number": number}

@@ -194,7 +194,7 @@ def merged(
         score, queue, items, rest = heap[0]
         for item in items:
             yield score, item
-        rest = of_queue(queue) if rest is None else rest
+        rest = rest or of_queue(queue)
         following = next(rest, None)
         if following is None:
             heapq.heappop(heap)

@@ -69,11 +69,7 @@ def get(delayq: DelayQ, id: str, queue: str | None) -> bool:
     kind = replace(
         ENTRIES,
         fields=lambda each: _fields(*each),
-        values=lambda each: (
-            each[0].as_dict()
-            | {"calls": calls_inside(each[0].message)}
-            | ({} if each[1] is None else {"ahead": each[1]})
-        ),
+        values=lambda each: _values(*each),
     )
     return kind.show_all(delayq, [(each, delayq.limits.ahead(each)) for each in found])
 
@@ -241,6 +237,14 @@ def _fields(task: ScheduledTask, ahead: int | None = None) -> Iterable[tuple[str
     yield from argument_texts(values)
     yield "calls", text_of_calls(calls_inside(task.message))
     yield "unique key", values["unique_key"]
+
+
+def _values(task: ScheduledTask, ahead: int | None) -> dict[str, Any]:
+    """Return a task's fields as JSON types."""
+    values = task.as_dict() | {"calls": calls_inside(task.message)}
+    if ahead is not None:
+        values["ahead"] = ahead
+    return values
 
 
 def _eta(text: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -90,11 +91,15 @@ def test_a_consumer_never_holds_more_than_it_asked_for(
     limit: int, connection: Connection, redis: Redis
 ) -> None:
     got: list[Any] = []
+
+    def has_leased(number: int) -> bool:
+        return len(got) - done(got) >= number
+
     publish(connection, "a", 10)
     with consumer(connection, ["a"], got.append, prefetch_count=limit):
         while len(got) < 10:
             wanted = min(limit, 10 - done(got))
-            drain(connection, until=lambda: len(got) - done(got) >= wanted)  # noqa: B023
+            drain(connection, until=partial(has_leased, wanted))
             assert len(got) - done(got) == wanted
             assert [*held(redis).values()] == [wanted]
             next(message for message in got if not message.acknowledged).ack()

@@ -152,8 +152,8 @@ def test_who_comes_between_comes_before_or_after(
         with ExitStack() as stack:
             scene, *people = begin(stack)
             order = people[::-1] if is_reversed else people
-            done = [each.makes() for each in order]
-            return Ending((*(done[::-1] if is_reversed else done),), stored(scene))  # type: ignore[arg-type]
+            one, other = (each.makes() for each in order)
+            return Ending((other, one) if is_reversed else (one, other), stored(scene))
 
     def between(number: int) -> tuple[Ending, bool] | None:
         with ExitStack() as stack:
