@@ -185,8 +185,8 @@ def main() -> None:
     found["TRANSPORT"] = start.differences()
 
     app = Celery("app", broker="memory://", set_as_current=False)
-    app.task(name="plain")(_run)
-    app.task(name="again", autoretry_for=(OSError,))(_run)
+    app.task(name="plain", shared=False)(_run)
+    app.task(name="again", autoretry_for=(OSError,), shared=False)(_run)
     step = Snapshot(app=app)
     DelayQ(app)
     found["PROCESS APP"] = step.differences()

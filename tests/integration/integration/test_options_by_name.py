@@ -224,6 +224,8 @@ LOOKUPS = {
     "schedule/search.py": "it finalizes the app",
     "spark/write/writer.py": "it imports all modules, and finalizes the app",
     "testing/travel/app_on_server.py": "it finalizes the app",
+    "web/pages/dead.py": "it suggests names alone, and finalizes the app",
+    "web/pages/scheduled.py": "it suggests names alone, and finalizes the app",
     "webhook/__init__.py": "when an app is finalized",
 }
 

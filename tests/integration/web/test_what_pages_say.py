@@ -259,7 +259,7 @@ def test_a_late_hit_can_be_ticked(
 
 
 def test_tasks_of_a_limit_and_held_ones_are_found(app: Celery, scene: Scene, site: Site) -> None:
-    @app.task(name="shop.sms", limit=Limit("sms", rate="1/h", key="{customer}"))
+    @app.task(name="shop.sms", limit=Limit("sms", rate="1/h", key="{customer}"), shared=False)
     def sms(customer: str) -> None: ...
 
     store = scene.delayq.store

@@ -294,6 +294,26 @@ def test_a_helper_of_one_test_file_is_in_that_file() -> None:
     assert found == {}
 
 
+def test_no_test_gives_its_tasks_to_the_apps_of_other_tests() -> None:
+    """A shared task, which is Celery's default, is one of every app that the process makes later.
+
+    Modules of `tests/apps` and of benchmarks have a process of their own.
+    """
+    found = []
+    for path in (ROOT / "tests").rglob("*.py"):
+        if path.relative_to(ROOT).parts[1] in ("apps", "benchmarks"):
+            continue
+        for function in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if not isinstance(function, ast.FunctionDef):
+                continue
+            for call in ast.walk(function):
+                if isinstance(call, ast.Call) and ast.unparse(call.func).endswith("app.task"):
+                    options = {each.arg for each in call.keywords}
+                    if options.isdisjoint({"shared", None}):
+                        found.append(f"{path.relative_to(ROOT)}:{call.lineno}")
+    assert found == []
+
+
 def test_every_folder_with_tests_is_run() -> None:
     folders = {
         path.relative_to(ROOT / "tests").parts[0] for path in ROOT.glob("tests/**/test_*.py")
