@@ -47,7 +47,7 @@ bench: .venv/installed ## this package beside stock Celery, same run, same Redis
 simulation: .venv/installed ## fleets of dispatchers in virtual time, the tables of docs/scaling.md
 	$(BIN)/python -m tests.simulation $(SIMULATION_ARGS)
 
-soak: .venv/installed servers ## faults in their long form, 30 minutes; their table goes into docs/guarantees.md
+soak: .venv/installed servers ## faults in their long form, 30 minutes; their table goes into docs/fault-tests.md
 	$(BIN)/python -m tests.soak --markdown $(SOAK_ARGS)
 
 site: .venv/installed-site ## the documentation as a site, in build/site; each warning is an error

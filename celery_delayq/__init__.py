@@ -8,7 +8,7 @@
 
 from typing import TYPE_CHECKING
 
-from celery_delayq import oldest_celery  # noqa: F401 - refuses an older one
+from celery_delayq import celery_versions  # noqa: F401 - refuses an older one
 from celery_delayq.integration.install import change_kombu
 
 if TYPE_CHECKING:
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from celery_delayq.model.dead_letter import DeadFilter, DeadLetter
     from celery_delayq.model.history import Run
     from celery_delayq.model.limits import Limit
-    from celery_delayq.model.retry_policy import STEPPED, TEN_RETRIES, Exponential, RetryPolicy
+    from celery_delayq.model.retries.policy import STEPPED, TEN_RETRIES, Exponential, RetryPolicy
     from celery_delayq.model.scheduled import Bulk, Filter, Outcome, Page, Paused, ScheduledTask
     from celery_delayq.model.unique import Key
     from celery_delayq.periodic.client import PeriodicTasks
-    from celery_delayq.periodic.state import Periodic
+    from celery_delayq.periodic.entries import Periodic
     from celery_delayq.schedule.client import Schedule
     from celery_delayq.schedule.items import InvalidItem, Item, ItemOutcome, ManyFailed, ManyReport
     from celery_delayq.schedule.runs import Runs
@@ -44,11 +44,11 @@ else:
             "model.dead_letter": ("DeadFilter", "DeadLetter"),
             "model.history": ("Run",),
             "model.limits": ("Limit",),
-            "model.retry_policy": ("STEPPED", "TEN_RETRIES", "Exponential", "RetryPolicy"),
+            "model.retries.policy": ("STEPPED", "TEN_RETRIES", "Exponential", "RetryPolicy"),
             "model.scheduled": ("Bulk", "Filter", "Outcome", "Page", "Paused", "ScheduledTask"),
             "model.unique": ("Key",),
             "periodic.client": ("PeriodicTasks",),
-            "periodic.state": ("Periodic",),
+            "periodic.entries": ("Periodic",),
             "schedule.client": ("Schedule",),
             "schedule.items": ("InvalidItem", "Item", "ItemOutcome", "ManyFailed", "ManyReport"),
             "schedule.runs": ("Runs",),

@@ -12,7 +12,7 @@ from celery_delayq.integration.context import ContextValues
 from celery_delayq.integration.install import install
 from celery_delayq.model.limits.of_app import AppLimits
 from celery_delayq.model.names import Renames
-from celery_delayq.model.retry_options import policies_by_pattern
+from celery_delayq.model.retries.options import policies_by_pattern
 from celery_delayq.store.session import Session
 from celery_delayq.utils.delegation import delegate
 from celery_delayq.utils.lazy import LazyName
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from celery_delayq.schedule.revocation import Revocation
     from celery_delayq.schedule.runs import Runs
     from celery_delayq.schedule.update import Updates
-    from celery_delayq.store.schedule import Store
+    from celery_delayq.store.store import Store
     from celery_delayq.transfer import archiver
     from celery_delayq.transfer.client import Transfer
     from celery_delayq.webhook import Webhook
@@ -64,7 +64,7 @@ class DelayQ:
         The retry policy of failed tasks that have no retry options of their own. Either one policy
         for all tasks, or policies by pattern of task names. The first pattern that matches counts.
         ``TEN_RETRIES`` is a ready policy. See
-        :class:`~celery_delayq.model.retry_policy.RetryPolicy`.
+        :class:`~celery_delayq.model.retries.policy.RetryPolicy`.
     limits : Mapping[str, Limit] | None
         Limits of tasks that have no limit of their own, by pattern of task names. The first pattern
         that matches counts. See :class:`~celery_delayq.model.limits.Limit`.
@@ -88,9 +88,9 @@ class DelayQ:
     InvalidLimit
         *limits* are no limits by pattern, or two of them have one name and differ.
     ConfigError
-        *app* is not a Celery app, *webhook* is not a ``Webhook``, *renamed* has no names of tasks
-        or leads in a circle, *web_changes* cannot be called, or *web_user_header* is not the name
-        of a header.
+        *app* is not a Celery app, *at_least_once* is not a bool, *webhook* is not a ``Webhook``,
+        *renamed* has no names of tasks or leads in a circle, *web_changes* cannot be called, or
+        *web_user_header* is not the name of a header.
 
     Notes
     -----
@@ -121,6 +121,8 @@ class DelayQ:
         web_changes: Callable[[str, Any], bool] | None = None,
         web_user_header: str | None = None,
     ) -> None:
+        if not isinstance(at_least_once, bool):
+            raise ConfigError(f"at_least_once={at_least_once!r}: expected True or False")
         self.at_least_once = at_least_once
         self.retries = policies_by_pattern(retry)
         self._limits = AppLimits(limits)

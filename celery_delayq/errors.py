@@ -49,7 +49,8 @@ class PeriodicUnknown(DelayQError, LookupError):
 class InvalidETA(DelayQError, ValueError):
     """An ``eta`` or ``countdown`` is not a time that can be stored.
 
-    Cure: Seconds, or a ``datetime`` up to the year 9999; ``run_now`` for a time that has passed.
+    Cure: Seconds, or a ``datetime`` up to the year 9999. A call with a past ETA runs at once;
+    ``reschedule`` refuses one: use ``run_now``.
     """
 
 
@@ -63,7 +64,7 @@ class InvalidOption(DelayQError, ValueError):
 class RecordError(DelayQError, ValueError):
     """This version cannot read a record in Redis.
 
-    Cure: Read it with the version that wrote it, or remove it: ``delayq fsck --repair``.
+    Cure: Read it with the version that wrote it. A task becomes a dead letter when it is due.
     """
 
 

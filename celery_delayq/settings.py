@@ -92,19 +92,20 @@ class Settings:
     ``priority_steps``, ``socket_timeout``, …) stand beside ``delayq``, not in it.
     """
 
-    #: Whether a process that consumes also promotes due entries.
+    #: Whether a worker also promotes due entries, and fires periodic ones.
     dispatch: bool = _on_redis(True)
 
     #: Seconds between two looks at the schedule: the longest delay by a lost wake-up.
     dispatch_interval: float = _on_redis(_seconds(1.0, 0.01, 1.0))
 
-    #: Most entries that one script call promotes; at most 50, since other clients wait.
+    #: Most entries that one script call promotes. Above 50 it is 50, so that Redis is not blocked.
     dispatch_batch: int = _on_redis(_whole(50, 1, 1000))
 
     #: Seconds between two readings of the registry of queues and priority steps.
     registry_refresh: float = _on_redis(_seconds(30.0, 1.0, 3600.0))
 
-    #: Shorter delays, in seconds, skip the schedule: the worker waits. Same in all processes.
+    #: Shorter delays, in seconds, skip the schedule: a worker keeps the task in memory until it is
+    #: due. Same in all processes.
     min_delay: float = _seconds(0.0, 0.0, 60.0)
 
     #: Seconds without a lease heartbeat after which others get the messages of a process.
@@ -152,7 +153,7 @@ class Settings:
     #: Kept runs of all queues, about; the oldest are dropped. 0: none.
     history: int = _on_redis(_whole(0, 0, 100_000_000))
 
-    #: Absolute path of a file that the worker's loop touches every second, for liveness probes.
+    #: Absolute path of a file that the worker's loop touches every 1 to 10 s, for liveness probes.
     #: With Celery's ``%n`` (node), ``%h`` (node and host), ``%d`` (domain).
     liveness_file: str = _text("", r"|/[^\0]*[^/\0]", "the absolute path of a file")
 
@@ -162,7 +163,7 @@ class Settings:
     #: Redis Cluster: hash tags over which queues are spread. It cannot change later.
     cluster_tags: int = _on_redis(_whole(12, 1, 1024))
 
-    #: RabbitMQ: the step of delays and the shortest one, in seconds.
+    #: RabbitMQ: the step of delays, and the shortest delay, in seconds.
     unit: float = _on_rabbitmq(_seconds(0.025, 0.005, 60.0))
 
     #: RabbitMQ: longest delay, in seconds; longer ones are refused. 0: 4^16 - 1 units, 3.4 years

@@ -20,7 +20,7 @@ from celery_delayq.embedded.rabbitmq import EmbeddedRabbitMQ
 from celery_delayq.testing import wait
 from tests.support import TIMEOUT, passwords
 from tests.support.cluster import Cluster
-from tests.support.left_out import need_rabbitmq
+from tests.support.skips import need_rabbitmq
 from tests.support.versions import read_once
 
 pytest_plugins = ["celery_delayq.testing.fixtures"]
@@ -44,9 +44,16 @@ def delayq_rabbitmq_server() -> Iterator[EmbeddedRabbitMQ]:
 
 @pytest.fixture(scope="session")
 def cluster_server() -> Iterator[Cluster]:
-    """One Redis Cluster for the whole test run; a test that ends or moves nodes starts its own."""
+    """One Redis Cluster for the whole test run; a test that ends or moves nodes starts its own.
+
+    No master is replaced here because a busy machine keeps it silent for a second.
+    """
+
+    def start(**options: Any) -> EmbeddedRedis:
+        return stack.enter_context(EmbeddedRedis(**options))
+
     with ExitStack() as stack:
-        yield Cluster.start(lambda **options: stack.enter_context(EmbeddedRedis(**options)))
+        yield Cluster.start(start, node_timeout_ms=600_000)
 
 
 @pytest.fixture
@@ -90,6 +97,14 @@ def pytest_configure(config: pytest.Config) -> None:
     if process is not None:
         number = int(process["workerid"].removeprefix("gw"))
         ports.PORTS = ports.PORTS[number :: process["workercount"]]
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Name a failed test at once: a tier may go on for half an hour before its summary."""
+    if report.failed and "PYTEST_XDIST_WORKER" not in os.environ:
+        crash = getattr(report.longrepr, "reprcrash", None)
+        message = crash.message if crash else str(report.longrepr)
+        print(f"\nFAILED {report.nodeid} ({report.when}): {message[:1000]}", flush=True)
 
 
 @pytest.hookimpl(wrapper=True)

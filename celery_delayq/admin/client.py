@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import cast
 
 from celery_delayq.admin import compat, rewrite
-from celery_delayq.admin.away import answering
+from celery_delayq.admin.masters_away import answering
 from celery_delayq.admin.rabbitmq.broker import gather as gather_rabbitmq
 from celery_delayq.admin.stats import Stats, gather
 from celery_delayq.admin.why.reading import why

@@ -14,7 +14,7 @@ from kombu.serialization import prepare_accept_content
 
 from celery_delayq.deadletters.client import DeadLetters
 from celery_delayq.deadletters.stream import StreamDeadLetters
-from celery_delayq.errors import InvalidETA, RecordError, TransferError
+from celery_delayq.errors import InvalidETA, InvalidFilter, RecordError, TransferError
 from celery_delayq.integration.send_task import imported_tasks
 from celery_delayq.model.compat import MessageChecker, Problem
 from celery_delayq.model.compat.binding import Level, Verdict
@@ -226,6 +226,7 @@ def compat(
     source: FileOrUrl | None = None,
     *,
     queue: str | Sequence[str] | None = None,
+    place: Place | Sequence[Place] | None = None,
     unpickle: bool = False,
     progress: Progress | None = None,
 ) -> CompatReport:
@@ -244,6 +245,9 @@ def compat(
         :meth:`~celery_delayq.DelayQ.import_from`. None for the broker.
     queue : str | Sequence[str] | None
         Only this queue, or these queues. Several apps may share a broker.
+    place : str | Sequence[str] | None
+        Only what waits here: ``"scheduled"``, ``"ready"``, ``"dead"``, ``"periodic"``, or several
+        of them.
     unpickle : bool
         Also decode pickle, signed messages, and content of serializers that are not kombu's own.
         That may run code of whoever wrote the message.
@@ -260,7 +264,7 @@ def compat(
     ConfigError
         A module of the app cannot be imported, or ``renamed`` of ``DelayQ`` contradicts its tasks.
     InvalidFilter
-        *queue* is no name, and no names.
+        *queue* is no name, and no names, or there is no such *place*.
     TransferError
         The export cannot be read.
     """
@@ -270,20 +274,30 @@ def compat(
     queues = None if queue is None else {*queue}
     for name in queues or ():
         check_name("queue", name)
+    places = _places_of(place)
     checker = _checker_of(app, unpickle=unpickle)
     report = CompatReport()
     if source is not None:
-        waiting = _in_file(source, checker, queues, report)
+        waiting = _in_file(source, checker, queues, places, report)
     elif session.on_rabbitmq:
-        report.not_looked = "scheduled", "ready"
-        waiting = _dead_letters(session, checker, queues)
+        report.not_looked = tuple(each for each in places if each in ("scheduled", "ready"))
+        waiting = _dead_letters(session, checker, queues) if "dead" in places else iter(())
     else:
-        waiting = _in_redis(session, checker, queues, report)
+        waiting = _in_redis(session, checker, queues, places, report)
     for number, each in enumerate(waiting, 1):
         report.add(each)
         if progress is not None and number % PROGRESS_MESSAGES == 0:
             progress(report)
     return report
+
+
+def _places_of(given: Any) -> Sequence[Place]:
+    """Return the places to look at; all of them if none is given."""
+    names = [given] if isinstance(given, str) else [*(given or PLACES)]
+    for each in names:
+        if each not in PLACES:
+            raise InvalidFilter(f"place={each!r}: expected one of {', '.join(PLACES)}")
+    return [each for each in PLACES if each in names]
 
 
 def _checker_of(app: Celery, *, unpickle: bool) -> MessageChecker:
@@ -295,7 +309,11 @@ def _checker_of(app: Celery, *, unpickle: bool) -> MessageChecker:
 
 
 def _in_redis(
-    session: Session, checker: MessageChecker, names: Queues, report: CompatReport
+    session: Session,
+    checker: MessageChecker,
+    names: Queues,
+    places: Sequence[Place],
+    report: CompatReport,
 ) -> Iterator[_Waiting]:
     where = Filter().where()
 
@@ -309,17 +327,21 @@ def _in_redis(
         return found, counts_of(stores, found, where), stores.began_us()
 
     queues, counts, began = session.ask(ask)
-    report.total = sum(counts.values())
-    for name in queues:
+    if "scheduled" in places:
+        report.total = sum(counts.values())
+    for name in queues if "scheduled" in places else ():
         if counts[name]:
             for page in listed_pages(session.ask, name, where, PAGE_ROWS, began=began):
                 for each in page.entries:
                     yield _scheduled(checker, each.id, each.due_ms, each.record)
     # Behind all scheduled ones: what becomes ready meanwhile is found here.
-    for name in session.ask(lambda stores: _with_ready(stores, queues)):
-        yield from _ready(session, checker, name, queues[name])
-    yield from _dead_letters(session, checker, names)
-    yield from _periodic(session, checker, names, report)
+    if "ready" in places:
+        for name in session.ask(lambda stores: _with_ready(stores, queues)):
+            yield from _ready(session, checker, name, queues[name])
+    if "dead" in places:
+        yield from _dead_letters(session, checker, names)
+    if "periodic" in places:
+        yield from _periodic(session, checker, names, report)
 
 
 def _scheduled(checker: MessageChecker, id: str, due_ms: int, record: bytes) -> _Waiting:
@@ -395,7 +417,11 @@ def _periodic(
 
 
 def _in_file(
-    source: FileOrUrl, checker: MessageChecker, queues: Queues, report: CompatReport
+    source: FileOrUrl,
+    checker: MessageChecker,
+    queues: Queues,
+    places: Sequence[Place],
+    report: CompatReport,
 ) -> Iterator[_Waiting]:
     try:
         with reading(source) as lines:
@@ -408,8 +434,9 @@ def _in_file(
                 elif queues is not None and parsed.queue not in queues:
                     continue
                 elif isinstance(parsed, DeadLetterRow):
-                    yield _dead(checker, parsed.dead_letter)
-                else:
+                    if "dead" in places:
+                        yield _dead(checker, parsed.dead_letter)
+                elif "scheduled" in places:
                     problems = checker.message_problems(_decoded(parsed.record().message))
                     yield _Waiting("scheduled", parsed.id, parsed.due_ms, problems)
     except OSError as exc:

@@ -61,7 +61,6 @@ KINDS = {
     "forgotten_lane": Kind(
         "lane that waits for a permit which nothing gives back: its entries would never run",
         "tried at once",
-        (Cause.LOST_KEY, Cause.OLD_KEY),
     ),
     "misplaced_held": Kind(
         "listed in a lane, and is not held there: counts as held",

@@ -15,9 +15,9 @@ from typing import NamedTuple, TypeVar
 from urllib.parse import unquote
 
 from celery_delayq.errors import CommandRefused
-from celery_delayq.model.lookup import to_text
+from celery_delayq.model.script_values import to_text
 from celery_delayq.store.repair import MAX_EXAMPLES
-from celery_delayq.store.schedule import Store
+from celery_delayq.store.store import Store
 from celery_delayq.store.stores import Stores, write_pause
 from celery_delayq.utils.portions import batches
 

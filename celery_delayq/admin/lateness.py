@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from celery_delayq.admin.load import MAX_NAMES, By
+from celery_delayq.admin.load_ahead import MAX_NAMES, By
 from celery_delayq.errors import RecordError
 from celery_delayq.model.history import RunRecord
 from celery_delayq.model.scheduled import moment

@@ -21,8 +21,8 @@ from celery_delayq.settings import Settings
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.repair import CALL_MEMBERS, Batch, Found
 from celery_delayq.store.repair_tracking import Tracked
-from celery_delayq.store.schedule import Store, layouts
 from celery_delayq.store.scripting.errors import OUTAGE_ERRORS
+from celery_delayq.store.store import Store, layouts
 from celery_delayq.store.stores import Stores
 from celery_delayq.utils.portions import batches
 

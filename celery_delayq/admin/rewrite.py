@@ -11,7 +11,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import uuid4
 
-from celery_delayq.deadletters.search import places_in_redis
+from celery_delayq.deadletters.reading import places_in_redis
 from celery_delayq.errors import ConfigError, DelayQError, InvalidCursor, RecordError
 from celery_delayq.integration.send_task import imported_tasks
 from celery_delayq.model import envelope
@@ -29,14 +29,6 @@ from celery_delayq.model.changes.record import edited_record
 from celery_delayq.model.compat import MessageChecker
 from celery_delayq.model.dead_letter import DeadFilter, DeadLetter, DeadLetterCursor
 from celery_delayq.model.envelope import Record
-from celery_delayq.model.lookup import (
-    EntryCondition,
-    FoundPage,
-    ListedEntry,
-    Position,
-    StatusCode,
-    Swap,
-)
 from celery_delayq.model.names import check_name, filter_of
 from celery_delayq.model.payload import json_form
 from celery_delayq.model.scheduled import (
@@ -48,6 +40,14 @@ from celery_delayq.model.scheduled import (
     pack_cursor,
     unpack_cursor,
 )
+from celery_delayq.model.script_values import (
+    EntryCondition,
+    FoundPage,
+    ListedEntry,
+    Position,
+    StatusCode,
+    Swap,
+)
 from celery_delayq.periodic.client import PeriodicTasks, changed_entry, swap_entry
 from celery_delayq.periodic.definition import API_SOURCE, Definition
 from celery_delayq.periodic.places import queue_of
@@ -56,8 +56,8 @@ from celery_delayq.store.control import ControlStore
 from celery_delayq.store.dead_letters import DeadLetterStore
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.paging import counts_of, queues_of
-from celery_delayq.store.schedule import Store
 from celery_delayq.store.session import Session
+from celery_delayq.store.store import Store
 from celery_delayq.store.stores import Stores
 from celery_delayq.utils import message_json
 from celery_delayq.utils.delegation import names_arguments

@@ -7,15 +7,15 @@ from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any, TypeVar
 
-from celery_delayq.admin.away import MasterAway
+from celery_delayq.admin.masters_away import MasterAway
 from celery_delayq.errors import CommandRefused
 from celery_delayq.model.envelope import due_of_eta, own_of
-from celery_delayq.model.lookup import PausedNames
+from celery_delayq.model.script_values import PausedNames
 from celery_delayq.store.gauges import SAMPLED_QUEUES
 from celery_delayq.store.keys import Layout
-from celery_delayq.store.schedule import Store, layouts
 from celery_delayq.store.scripting.calls import Steps
 from celery_delayq.store.scripting.refusals import is_denied
+from celery_delayq.store.store import Store, layouts
 from celery_delayq.store.stores import Stores
 from celery_delayq.utils import foreign
 

@@ -6,15 +6,13 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
-
-from celery import Celery
+from typing import Any, NamedTuple
 
 from celery_delayq.errors import InvalidETA, NotSupported, RecordError
 from celery_delayq.model import envelope
 from celery_delayq.model.envelope import Due, Entry, Record
-from celery_delayq.model.lookup import EntryCondition, FoundPage, ListedEntry
 from celery_delayq.model.scheduled import OUTCOMES, Outcome, moment
+from celery_delayq.model.script_values import EntryCondition, FoundPage, ListedEntry
 from celery_delayq.model.task_options import check_own
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.leases import place_of
@@ -22,8 +20,8 @@ from celery_delayq.store.paging import listed_pages
 from celery_delayq.store.repair import CALL_MEMBERS, StockMessage
 from celery_delayq.store.repair_tracking import Tracked, cancelled_in
 from celery_delayq.store.scan import PAGE_MESSAGES
-from celery_delayq.store.schedule import Store, layouts
 from celery_delayq.store.session import Session
+from celery_delayq.store.store import Store, layouts
 from celery_delayq.store.stores import Stores
 from celery_delayq.utils import foreign, message_json
 from celery_delayq.utils.portions import batches, portions
@@ -58,6 +56,47 @@ class Moved:
         return self.scheduled + self.ready + self.gone + self.unmovable + self.leased
 
 
+class LivingProcess(NamedTuple):
+    """A process of this package that has leased messages, and may still run.
+
+    Attributes
+    ----------
+    worker_id : str
+        Its name in Redis.
+    queues : list[str]
+        The queues of the messages.
+    messages : int
+        Number of leased messages.
+    seconds : float
+        Seconds after which Redis forgets the process, if it has been killed.
+    """
+
+    worker_id: str
+    queues: list[str]
+    messages: int
+    seconds: float
+
+
+def living_processes(session: Session) -> list[LivingProcess]:
+    """Return the processes that have leased messages and may still run, by their worker ids.
+
+    A worker in warm shutdown is one of them. It does not answer remote control.
+    """
+    with session.connection() as connection:
+        store: Store = connection.default_channel.store
+        queues_of: dict[str, list[str]] = {}
+        for queue, worker_ids in sorted(store.repair.worker_ids_by_queue().items()):
+            for worker_id in worker_ids:
+                queues_of.setdefault(worker_id, []).append(queue)
+        found = []
+        for worker_id, queues in sorted(queues_of.items()):
+            number = sum(len(store.leases.leased_fields(queue, worker_id)) for queue in queues)
+            seconds = store.repair.claimed_seconds(worker_id)
+            if number and seconds is not None:
+                found.append(LivingProcess(worker_id, queues, number, seconds))
+        return found
+
+
 def check_single(session: Session) -> None:
     """Refuse a Redis Cluster. Stock Celery does not support Redis Cluster.
 
@@ -74,7 +113,7 @@ def check_single(session: Session) -> None:
         )
 
 
-def from_stock(app: Celery, *, dry_run: bool = False) -> Iterator[Moved]:
+def from_stock(session: Session, *, dry_run: bool = False) -> Iterator[Moved]:
     """Take over the tasks of stock workers: all messages in kombu's ``unacked`` hash.
 
     A message with a future ETA goes to the schedule. Any other message goes to its ready list. Each
@@ -86,9 +125,9 @@ def from_stock(app: Celery, *, dry_run: bool = False) -> Iterator[Moved]:
     Moved
         The same object after each message, for a progress bar, and once before the first message.
     """
-    with app.connection_for_write() as connection:
+    with session.connection() as connection:
         channel = connection.default_channel
-        for queue in app.amqp.queues.values():
+        for queue in session.app.amqp.queues.values():
             queue(channel).declare()  # so that kombu knows the types of the exchanges
         store: Store = channel.store
         unacked = store.keys.stock(channel.unacked_key)
@@ -120,7 +159,9 @@ def from_stock(app: Celery, *, dry_run: bool = False) -> Iterator[Moved]:
             yield moved
 
 
-def to_stock(app: Celery, *, dry_run: bool = False, spare_living: bool = False) -> Iterator[Moved]:
+def to_stock(
+    session: Session, *, dry_run: bool = False, spare_living: bool = False
+) -> Iterator[Moved]:
     """Give all tasks back to stock workers: the schedule, and the leases of ended processes.
 
     Each entry goes to its ready list. The ETA of its message is the current due time, until which
@@ -141,7 +182,7 @@ def to_stock(app: Celery, *, dry_run: bool = False, spare_living: bool = False) 
     Moved
         The same object after each entry or batch, for a progress bar, and once before the first.
     """
-    with app.connection_for_write() as connection:
+    with session.connection() as connection:
         store: Store = connection.default_channel.store
         returning = _ReturnToStock(store, dry_run=dry_run, spare_living=spare_living)
         known = layouts(store.registry())
@@ -160,16 +201,19 @@ def to_stock(app: Celery, *, dry_run: bool = False, spare_living: bool = False) 
             returning.remove_empty_leases(queue)
 
 
-def etas_in_lists(app: Celery) -> int:
+def etas_in_lists(session: Session) -> int:
     """Return the number of ready messages with a future ETA.
 
     Stock producers push such messages to ready lists. The first worker of this package that takes
     such a message moves it to the schedule. A stock worker keeps the message in memory. This reads
     all messages of all ready lists, in batches.
     """
-    with app.connection_for_write() as connection:
+    with session.connection() as connection:
         store: Store = connection.default_channel.store
-        known = {**dict.fromkeys(app.amqp.queues, store.layout), **layouts(store.registry())}
+        known = {
+            **dict.fromkeys(session.app.amqp.queues, store.layout),
+            **layouts(store.registry()),
+        }
         now_ms = store.now_ms()
         return sum(
             has_future_eta(message, now_ms)
@@ -300,7 +344,7 @@ class _ReturnToStock:
         """Give back the messages of a process. They run next, in the order of their leases."""
         moved, leases = self.moved, self.store.leases
         fields = sorted(leases.leased_fields(queue, worker_id), key=place_of)
-        spared = self.spare_living and self.repair.lives(worker_id)
+        spared = self.spare_living and self._lives(worker_id)
         # The last batch first, because each batch goes before all ready messages.
         for end in range(len(fields), 0, -CALL_MEMBERS):
             batch = fields[max(0, end - CALL_MEMBERS) : end]
@@ -333,13 +377,16 @@ class _ReturnToStock:
             moved.unmovable += outcome[1]
             yield moved
 
+    def _lives(self, worker_id: str) -> bool:
+        return self.repair.claimed_seconds(worker_id) is not None
+
     def remove_empty_leases(self, queue: str) -> None:
         """Remove leases without messages, expired or not."""
         if self.dry_run:
             return
         names = self.repair.worker_ids_of(queue)
         if self.spare_living:
-            names = {name for name in names if not self.repair.lives(name)}
+            names = {name for name in names if not self._lives(name)}
         # One call even without names: it also removes a queue without leases from their index.
         for worker_ids in [*batches(names, CALL_MEMBERS)] or [[]]:
             self.repair.forget_empty_leases(queue, worker_ids)

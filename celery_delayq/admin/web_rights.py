@@ -54,7 +54,10 @@ class WebRights:
         if self.may_change is None:
             return "The app allows no changes here: DelayQ(app, web_changes=…) says who may."
         if not user:
-            return "Changes need a login, so that the log can say who made them."
+            return (
+                "Changes need a login, so that the log can say who made them: start Flower with "
+                "--basic_auth, or delayq web with --auth-file."
+            )
         try:
             is_allowed = self.may_change(user, request)
         except Exception:

@@ -15,9 +15,9 @@ from celery_delayq.app import DelayQ
 from celery_delayq.integration.install import AIO
 from celery_delayq.integration.replace import make
 from celery_delayq.schedule.schedule_many import publish_retries
-from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting import scripts
 from celery_delayq.store.session import Session
+from celery_delayq.store.store import Store
 from celery_delayq.store.stores import Stores
 from celery_delayq.transport.cluster.transport import ClusterTransport
 from celery_delayq.transport.loop.publisher import LoopPublisher

@@ -77,17 +77,31 @@ class Layer(NamedTuple):
     values: Sequence[float]
 
 
-def layers_of(counts: Mapping[str, Sequence[float]], others: Sequence[float] = ()) -> list[Layer]:
+def layers_of(
+    counts: Mapping[str, Sequence[float]],
+    others: Sequence[float] = (),
+    names: Iterable[str] | None = None,
+) -> list[Layer]:
     """Return a layer for each name, and one for all others if there are any.
 
     Parameters
     ----------
     counts : Mapping[str, Sequence[float]]
         The values of each name, the largest first; at most as many names as :data:`COLOURS`.
+    names : Iterable[str] | None
+        All names in a lasting order, by which names have their colours in each chart; None for the
+        order of *counts*.
     """
+    in_order = counts if names is None else names
+    places = {name: place for place, name in enumerate(in_order)}
+    colours: dict[str, str] = {}
+    for name in sorted(counts, key=lambda name: places.get(name, len(places))):
+        own = COLOURS[places.get(name, len(places)) % len(COLOURS)]
+        taken = {*colours.values()}
+        colours[name] = next(each for each in (own, *COLOURS) if each not in taken)
     found = [
-        Layer(short_name(name, MAX_LAYER_CHARACTERS), colour, values)
-        for (name, values), colour in zip(counts.items(), COLOURS, strict=False)
+        Layer(short_name(name, MAX_LAYER_CHARACTERS), colours[name], values)
+        for name, values in counts.items()
     ]
     return [*found, Layer(OTHERS_NAME, OTHERS_COLOUR, others)] if any(others) else found
 

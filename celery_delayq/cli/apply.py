@@ -16,7 +16,7 @@ from celery_delayq.cli import screen
 from celery_delayq.cli.items import Counts, ItemOutcome, SelectedKind, change_each
 from celery_delayq.cli.options import Selection
 from celery_delayq.cli.text import shown_id, stamp
-from celery_delayq.errors import InvalidETA
+from celery_delayq.errors import ConfigError, InvalidETA, InvalidOption, NotSupported
 from celery_delayq.model.envelope import due_of_eta
 from celery_delayq.model.scheduled import Bulk, Outcome, moment
 from celery_delayq.utils.text import spelled
@@ -65,6 +65,17 @@ def logging_in_one_line() -> Iterator[None]:
         yield
     finally:
         logger.removeHandler(handler)
+
+
+@contextmanager
+def values_as_options() -> Iterator[None]:
+    """Report values that a task or its message does not take as wrong use (click.UsageError)."""
+    try:
+        yield
+    except NotSupported:
+        raise
+    except (ConfigError, InvalidOption) as exc:
+        raise click.UsageError(spelled(str(exc))) from exc
 
 
 def apply(delayq: DelayQ, action: Action, selection: Selection) -> bool:

@@ -11,11 +11,10 @@ from typing import Any
 import click
 from celery.bin.base import CeleryCommand
 
-from celery_delayq.admin.reporting import reporting_errors
+from celery_delayq.admin.exit_codes import reporting_errors
 from celery_delayq.app import DelayQ
 
-#: Seconds to wait for a connection to Redis, and for a reply, unless the app sets other timeouts.
-#: kombu itself waits for ever.
+#: Seconds to wait for a reply of Redis, unless the app sets another timeout.
 REDIS_TIMEOUT_SECONDS = 10.0
 
 
@@ -44,7 +43,7 @@ def command(
         def run(ctx: click.Context, /, **options: Any) -> bool | None:
             delayq = _delayq_of(ctx)
             if timeouts:
-                expect_answers(delayq, REDIS_TIMEOUT_SECONDS)
+                delayq.session.redis_timeout = REDIS_TIMEOUT_SECONDS
             return function(delayq, **options)
 
         # reporting_errors keeps the options that click attached to the function.
@@ -63,16 +62,6 @@ def stopping_event() -> threading.Event:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopping.set())
     return stopping
-
-
-def expect_answers(delayq: DelayQ, seconds: float) -> None:
-    """Set timeouts for a silent Redis, unless the app has its own timeouts."""
-    conf = delayq.app.conf
-    with delayq.app.connection_for_write() as connection:
-        if connection.transport.driver_type != "redis":
-            return
-    timeouts = {"socket_timeout": seconds, "socket_connect_timeout": seconds}
-    conf.broker_transport_options = {**timeouts, **(conf.broker_transport_options or {})}
 
 
 def _delayq_of(ctx: click.Context) -> DelayQ:

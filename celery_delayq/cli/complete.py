@@ -79,11 +79,6 @@ def _app(ctx: click.Context) -> Any:
 def _delayq(ctx: click.Context) -> DelayQ:
     from celery_delayq.app import DelayQ
 
-    app = _app(ctx)
-    timeouts = {
-        "socket_timeout": REDIS_TIMEOUT_SECONDS,
-        "socket_connect_timeout": REDIS_TIMEOUT_SECONDS,
-    }
-    app.conf.broker_transport_options = {**app.conf.broker_transport_options, **timeouts}
-    app.conf.broker_connection_timeout = REDIS_TIMEOUT_SECONDS
-    return DelayQ.of(app)
+    delayq = DelayQ.of(_app(ctx))
+    delayq.session.redis_timeout = REDIS_TIMEOUT_SECONDS
+    return delayq

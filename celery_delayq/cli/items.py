@@ -181,12 +181,11 @@ class SelectedKind(ItemKind):
         """The JSON key of a list of items."""
         return self.many.replace(" ", "_")
 
-    def print_none(self, delayq: DelayQ, filter: Any, *, stderr: bool = False) -> None:
+    def print_none(self, delayq: DelayQ, filter: Any) -> None:
         """Print that there are no items, or that the filter selects none."""
         unmatched = f"0 {self.many}: the filter selects {self.none}."
-        text = self.nothing if filter.is_everything else unmatched
-        screen.console(stderr=stderr).print(text)
-        screen.note_unknown_queue(delayq, filter.queue, stderr=stderr)
+        screen.console().print(self.nothing if filter.is_everything else unmatched)
+        screen.note_unknown_queue(delayq, filter.queue)
         if filter.task is not None:
             screen.note_unknown_task(delayq, filter.task)
 

@@ -76,15 +76,15 @@ class Paper:
         shown = found[: len(kept)] if kept else Text()
         return shown.append(self.mark if most > 0 else "")
 
-    def folded(self, text: str, indent: str = "", most: int = MAX_TEXT) -> Iterator[Text]:
+    def folded(self, text: str, most: int = MAX_TEXT) -> Iterator[Text]:
         """Yield the lines of a text, folded between words where that is possible, spelled."""
-        room = max(1, self.width - len(indent))
+        room = max(1, self.width)
         found = textwrap.wrap(
             shortened(text, most, self.mark), room, break_long_words=False, break_on_hyphens=False
         )
         for line in found or [""]:
             for part in chop_cells(line, room) or [""]:
-                yield Text(indent + part)
+                yield Text(part)
 
     def flow(self, parts: Iterable[Text]) -> Iterator[Text]:
         """Yield lines with as many of some short texts as fit."""

@@ -7,24 +7,29 @@ import json
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from datetime import datetime, timedelta, timezone
-from typing import Any, ClassVar, Literal, TypeVar
+from datetime import datetime, timezone
+from typing import Any, ClassVar, TypeVar
 
 import click
 from celery.bin.base import CeleryOption
 
 from celery_delayq.cli import complete, screen
-from celery_delayq.cli.text import quoted, read_stamp
+from celery_delayq.cli.text import quoted
 from celery_delayq.errors import InvalidETA
 from celery_delayq.model.arguments.search import TypedValue
 from celery_delayq.model.dead_letter import DeadFilter
-from celery_delayq.model.envelope import due_of_countdown, due_of_eta
-from celery_delayq.model.scheduled import Filter, moment
+from celery_delayq.model.envelope import due_of_countdown
+from celery_delayq.model.scheduled import Filter
+from celery_delayq.model.typed_times import (
+    DISTANCE_HELP,
+    TIME_HELP,
+    Direction,
+    read_typed_time,
+)
 from celery_delayq.utils.text import is_utf8, seconds_of
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_ISO_HELP = "ISO 8601 such as 2030-01-31T09:00:00+01:00 (without an offset it is local time)"
 _DURATION_HELP = "a duration such as 90 (seconds), 5m, 1h30m or 2d"
 
 
@@ -46,34 +51,30 @@ class NameType(click.ParamType):  # type: ignore[type-arg]
 
 
 class TimeType(click.ParamType):  # type: ignore[type-arg]
-    """A point in time in ISO 8601, or a duration with a unit.
+    """A point in time as people type it.
 
     Parameters
     ----------
-    span : str
-        How a duration is read: ``"from now"``, ``"ago"``, or ``""`` if no duration is allowed.
+    span : Direction
+        Where a distance without a sign leads.
     """
 
     name = "time"
 
-    def __init__(self, span: Literal["", "from now", "ago"] = "") -> None:
+    def __init__(self, span: Direction = "from now") -> None:
         self.span = span
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        seconds = seconds_of(value, bare=False) if self.span else None
+        now = datetime.now(timezone.utc).replace(microsecond=0)
         try:
-            if seconds is not None:
-                away = timedelta(seconds=-seconds if self.span == "ago" else seconds)
-                when = datetime.now(timezone.utc) + away
-                return when.replace(microsecond=0).isoformat()
-            return moment(due_of_eta(read_stamp(value)).ms).isoformat()
+            return read_typed_time(value, now, unsigned=self.span).isoformat()
         except (ValueError, OverflowError):
-            also = (
-                f", or {_DURATION_HELP.replace('90 (seconds), ', '')} {self.span}"
-                if self.span
-                else ""
+            self.fail(
+                f"{value!r}: expected {TIME_HELP} (local time without an offset), or "
+                f"{DISTANCE_HELP}",
+                param,
+                ctx,
             )
-            self.fail(f"{value!r}: expected {_ISO_HELP}{also}", param, ctx)
 
 
 class DurationType(click.ParamType):  # type: ignore[type-arg]
@@ -286,10 +287,10 @@ _PLACE_OPTIONS = (
     task_option,
     option(
         "--due-from",
-        type=TimeType("from now"),
-        help="Due at this time or later: ISO 8601, local without an offset; or 30m from now.",
+        type=TimeType(),
+        help="Due at this time or later: ISO 8601, 17:00, tomorrow 9:00, or 30m from now.",
     ),
-    option("--due-to", type=TimeType("from now"), help="Due at this time or earlier."),
+    option("--due-to", type=TimeType(), help="Due at this time or earlier."),
     option(
         "--priority",
         type=click.IntRange(0),
@@ -372,8 +373,8 @@ with_changes = options_as_one_value(
     option("--priority", type=click.IntRange(0, 255), metavar="NUMBER", help="0 is the first."),
     option(
         "--expires",
-        type=TimeType("from now"),
-        help="Run at this time at the latest: ISO 8601, local without an offset; or 2h from now.",
+        type=TimeType(),
+        help="Run at this time at the latest: ISO 8601, 17:00, tomorrow 9:00, or 2h from now.",
     ),
     flag("--no-expires", help="It never expires."),
     name_option(
@@ -412,12 +413,12 @@ class Selection:
 def select(
     filter_class: type,
     show_command: str,
-    error_without_selection: str,
+    many: str,
     *,
     ids: Sequence[str],
     dry_run: bool,
     yes: bool,
-    all_: bool | None = None,
+    everything: bool,
     if_eta: str | None = None,
     **given: Any,
 ) -> Selection:
@@ -427,10 +428,10 @@ def select(
     ----------
     show_command : str
         The command that shows one item by its id.
-    error_without_selection : str
-        The error if neither ids nor a filter are given.
-    all_ : bool | None
-        Whether everything is selected. None if ``--yes`` without a filter selects everything.
+    many : str
+        The name of several items.
+    everything : bool
+        Whether ``--everything`` is given. Without ids and a filter it is required.
 
     Raises
     ------
@@ -439,8 +440,8 @@ def select(
         the right options.
     """
     filter = filter_class(**given)
-    if all_ and (ids or not filter.is_everything):
-        raise click.UsageError("--all means everything: leave out ids and filter")
+    if everything and (ids or not filter.is_everything):
+        raise click.UsageError(f"--everything means all {many}: leave out ids and filter")
     if ids:
         if filter != filter_class(queue=filter.queue):
             raise click.UsageError("give ids or a filter, not both; only --queue goes with ids")
@@ -449,10 +450,12 @@ def select(
     ids = [*dict.fromkeys(ids)]
     if if_eta is not None and len(ids) != 1:
         raise click.UsageError("--if-eta goes with a single id")
-    everything = bool(filter.is_everything) and (yes if all_ is None else all_)
     if not ids and not dry_run:
         if filter.is_everything and not everything:
-            raise click.UsageError(error_without_selection)
+            raise click.UsageError(
+                f"give ids or a filter, or --everything for all {many} of all queues; --dry-run "
+                "counts them"
+            )
         if not yes:
             check_can_ask(", or --dry-run to see what is selected")
     return Selection(ids, filter, everything, if_eta, dry_run, yes)
@@ -471,13 +474,13 @@ with_selection = options_as_one_value(
         select,
         Filter,
         "get",
-        "give ids or a filter. If all entries of all queues are meant, say --yes; --dry-run counts "
-        "them",
+        "entries",
     ),
     *_FILTER_OPTIONS,
     argument("ids", "[ID]...", _TASK_ID_HELP, nargs=-1),
     _if_eta_option(help="Only if it is due at this time, as `list` shows it. For a single id."),
+    flag("--everything", help="All entries of all queues."),
     dry_run_option,
-    flag("--yes", help="Do not ask. Required without a filter."),
+    flag("--yes", help="Do not ask."),
     json_option,
 )

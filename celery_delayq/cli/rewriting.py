@@ -100,13 +100,13 @@ def ask_and_rewrite(
     words : Sequence[str]
         The command without its options of a rewrite, for the hint to continue.
     note_nothing : Callable[[], None]
-        Called if there is nothing to change: a name may be a typo.
+        Called if there is nothing to change, and nothing to pause: a name may be a typo.
     """
     output = screen.console()
 
     def run(done: str, words: Sequence[str], *, dry_run: bool) -> RewriteReport:
         report = _run(make, how, done, words, dry_run=dry_run)
-        if not report.outcomes and not report.failed:
+        if not (report.outcomes or report.failed or report.pauses):
             note_nothing()
         return report
 

@@ -31,7 +31,7 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
-from celery_delayq.admin.reporting import Refused
+from celery_delayq.admin.exit_codes import Refused
 from celery_delayq.app import DelayQ
 from celery_delayq.cli.text import stamp
 from celery_delayq.errors import ConfigError
@@ -40,7 +40,7 @@ from celery_delayq.model.dead_letter import DeadFilter
 from celery_delayq.model.scheduled import Filter, moment
 from celery_delayq.periodic.schedules import clocked
 from celery_delayq.periodic.serialization import describe
-from celery_delayq.store.schedule import Store, layouts
+from celery_delayq.store.store import Store, layouts
 from celery_delayq.utils.text import did_you_mean, distance, spelled
 
 #: Titles of columns with numbers, and with other short values. All other columns are folded.
@@ -320,9 +320,9 @@ def note_unknown_task(delayq: DelayQ, task: str, scheduled: set[str] | None = No
         click.echo(f"Note: {problem}", err=True)
 
 
-def check_task(delayq: DelayQ, task: str) -> None:
+def check_task(delayq: DelayQ, task: str, scheduled: set[str] | None = None) -> None:
     """Refuse a task that may be a typo (Refused)."""
-    if problem := unknown_task(delayq, task):
+    if problem := unknown_task(delayq, task, scheduled):
         raise Refused(f"{problem} --force allows a task that this app does not have.")
 
 

@@ -21,7 +21,7 @@ from celery_delayq.cli.items import ItemKind, SelectedKind
 from celery_delayq.model.arguments.search import argument_names
 from celery_delayq.model.dead_letter import DeadFilter
 from celery_delayq.model.scheduled import Cursor, Filter, Page, ScheduledTask, moment
-from celery_delayq.schedule.search import found_page
+from celery_delayq.schedule.pages import found_page
 from celery_delayq.store.paging import SEARCH_ENTRIES
 from celery_delayq.utils.text import did_you_mean, spelled
 

@@ -9,7 +9,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from celery_delayq.model.changes.calls import calls_of_message
-from celery_delayq.model.envelope import entry_id, parse_iso
+from celery_delayq.model.envelope import entry_id
 from celery_delayq.utils.text import spelled
 
 
@@ -65,7 +65,8 @@ def number_of(number: int, one: str, many: str) -> str:
 def stamp(moment: datetime) -> str:
     """Return a time by this machine's clock, such as ``2030-01-31T09:00:00+01:00``.
 
-    The text is exact and one word for a shell. :func:`read_stamp` reads it as the same time.
+    The text is exact and one word for a shell.
+    :func:`~celery_delayq.model.typed_times.read_typed_time` reads it as the same time.
     """
     try:
         there = moment.astimezone()
@@ -73,18 +74,3 @@ def stamp(moment: datetime) -> str:
         there = moment.astimezone(timezone.utc)
     whole = there.microsecond % 1000 == 0
     return there.isoformat(timespec="milliseconds" if there.microsecond and whole else "auto")
-
-
-def read_stamp(text: str) -> datetime:
-    """Read ISO 8601. A time without an offset is local time, as :func:`stamp` shows it.
-
-    Raises
-    ------
-    ValueError
-        The text is not ISO 8601, or the time is outside the years 1 to 9999.
-    """
-    try:
-        # When clocks are set back a local time occurs twice: the first one counts.
-        return parse_iso(text).astimezone(timezone.utc)
-    except (OverflowError, OSError) as exc:
-        raise ValueError(f"{text!r} lies outside the years 1 to 9999") from exc

@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from uuid import uuid4
 
 from celery_delayq.deadletters.other_store import schedule_in_other_store
-from celery_delayq.deadletters.replay import (
-    ReplayChanges,
-    due_of,
-    make_replays,
-    replay_entry,
-)
-from celery_delayq.deadletters.search import (
+from celery_delayq.deadletters.reading import (
     MAX_SEARCHED,
     DeadLetterPlaces,
     DeadLetterSearch,
     Progress,
     found_pages,
     places_in_redis,
+)
+from celery_delayq.deadletters.replay import (
+    ReplayChanges,
+    due_of,
+    make_replays,
+    replay_entry,
 )
 from celery_delayq.errors import (
     ConfigError,
@@ -45,14 +45,15 @@ from celery_delayq.model.envelope import (
     Record,
     policy_of_existing,
 )
-from celery_delayq.model.lookup import StatusCode, to_bytes
 from celery_delayq.model.names import check_name, filter_of
 from celery_delayq.model.scheduled import OUTCOMES, Bulk, Outcome, Page, check_page_limit, moment
+from celery_delayq.model.script_values import StatusCode, to_bytes
 from celery_delayq.schedule.update import changes_of, editor_of
 from celery_delayq.store.dead_letters import (
     ChangedInPlace,
     DeadLetterStore,
     Replay,
+    digest_of,
     read_codes,
 )
 from celery_delayq.store.keys import Layout
@@ -183,7 +184,7 @@ class DeadLetters:
     def pages(
         self, filter: DeadFilter, *, limit: int | None, cursor: str | None, most_looked: int
     ) -> Iterator[Page[DeadLetter]]:
-        """Yield pages of dead letters, as :func:`.search.found_pages` makes them."""
+        """Yield pages of dead letters, as :func:`.reading.found_pages` makes them."""
         after = DeadLetterCursor()
         if cursor is not None:
             after = DeadLetterCursor.unpack(cursor, filter)
@@ -217,7 +218,7 @@ class DeadLetters:
         ahead: bool = False,
         progress: Progress | None = None,
     ) -> DeadLetterPlaces:
-        """Return what :func:`.search.places_in_redis` returns."""
+        """Return what :func:`.reading.places_in_redis` returns."""
         return places_in_redis(self._ask, filter, after, ahead=ahead, progress=progress)
 
     def get(
@@ -300,10 +301,12 @@ class DeadLetters:
         countdown: float | None = None,
         unpickle: bool = False,
     ) -> Outcome:
-        """Run the task of a dead letter again, with all its attempts, and delete the dead letter.
+        """Run the task of a dead letter again, from its first attempt, and delete the dead letter.
 
         On Redis both happen in one step. On RabbitMQ, and on a Redis Cluster for a *queue* of
-        another hash tag, two replays at the same time run the task twice.
+        another hash tag, two replays at the same time run the task twice. If its message is
+        rewritten during a replay to another hash tag, the former message runs, and the dead letter
+        with the new message stays (``CHANGED``).
 
         Parameters
         ----------
@@ -320,9 +323,10 @@ class DeadLetters:
         Returns
         -------
         Outcome
-            ``DONE``; ``UNKNOWN`` if the dead letter does not exist any more; ``CHANGED`` if another
-            dead letter has its id now; ``CONFLICT`` if another task has its unique key;
-            ``UNREADABLE`` if it is no task message, or its arguments cannot be decoded here.
+            ``DONE``; ``UNKNOWN`` if the dead letter does not exist any more; ``CHANGED`` if its
+            message was rewritten since it was read, or another dead letter has its id now;
+            ``CONFLICT`` if another task has its unique key; ``UNREADABLE`` if it is no task
+            message, or its arguments cannot be decoded here.
 
         Raises
         ------
@@ -457,7 +461,8 @@ class DeadLetters:
             if entry.policy:
                 names = self._session.renames.all_names(Record.unpack(entry.data).task)
                 entry = entry._replace(policy=policy_of_existing("error", names))
-            return Replay(dead_letter.id, dead_letter.dead_lettered.died_ms, entry)
+            record = dead_letter.dead_lettered
+            return Replay(dead_letter.id, record.died_ms, entry, digest_of(record.data))
 
         replays = make_replays(dead_letters, dues, replay)
         call: Call | None = None
@@ -466,8 +471,11 @@ class DeadLetters:
             replays, known = schedule_in_other_store(self._ask, queue, to, layout, replays, token)
             if replays:
                 names = [(each.id, each.died_ms) for each in replays.values()]
+                digests = [each.digest for each in replays.values()]
                 call = self._ask(
-                    lambda stores: stores.of(queue).dead_letters.delete_call(queue, names, token)
+                    lambda stores: stores.of(queue).dead_letters.delete_call(
+                        queue, names, token, digests=digests
+                    )
                 )
         elif replays:
             found = [*replays.values()]

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from celery_delayq.model.lookup import StatusCode, to_bytes
-from celery_delayq.store.dead_letters import Replay
+from celery_delayq.model.script_values import StatusCode, to_bytes
+from celery_delayq.store.dead_letters import Replay, digest_of
 from celery_delayq.store.keys import Layout
-from celery_delayq.store.schedule import Store
+from celery_delayq.store.store import Store
 from celery_delayq.store.stores import Stores
 
 
@@ -45,13 +45,14 @@ def schedule_in_other_store(
     """
     ids = [to_bytes(each.id) for each in replays.values()]
     records = ask(lambda stores: stores.of(queue).dead_letters.read(queue, ids))
-    died = {each.id: each.died_ms for each in records}
+    there = {each.id: each for each in records}
     known: dict[int, StatusCode] = {}
     found: dict[int, Replay] = {}
     for place, each in replays.items():
-        if each.id not in died:
+        record = there.get(each.id)
+        if record is None:
             known[place] = "u"
-        elif each.died_ms and died[each.id] != each.died_ms:
+        elif each.died_ms not in (0, record.died_ms) or digest_of(record.data) != each.digest:
             known[place] = "c"
         else:
             found[place] = each

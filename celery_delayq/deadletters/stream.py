@@ -9,8 +9,8 @@ from typing import Any, cast
 from uuid import uuid4
 
 from celery_delayq.deadletters.client import DeadLetters, InPlace
+from celery_delayq.deadletters.reading import DeadLetterPlaces, DeadLetterSearch, Progress, counted
 from celery_delayq.deadletters.replay import ReplayChanges, make_replays, replay_message
-from celery_delayq.deadletters.search import DeadLetterPlaces, DeadLetterSearch, Progress, counted
 from celery_delayq.integration.not_run import note_purged
 from celery_delayq.model.dead_letter import (
     DeadFilter,

@@ -13,8 +13,8 @@ from itertools import islice
 
 from celery_delayq.dispatch.early_runs import EarlyRuns
 from celery_delayq.store.leases import Acked
-from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting.calls import Call
+from celery_delayq.store.store import Store
 
 #: Most acknowledgements to send at once.
 MAX_ACKS = 500

@@ -23,8 +23,8 @@ from urllib.parse import unquote
 from celery_delayq.dispatch.ready_looks import Registry
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.repair import Batch
-from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting.replies import Look
+from celery_delayq.store.store import Store
 from celery_delayq.utils.once import warn_once
 
 logger = logging.getLogger(__name__)

@@ -31,13 +31,13 @@ from celery_delayq.dispatch.ready_looks import ReadyLooks, Registry
 from celery_delayq.errors import CommandRefused, StoreFull
 from celery_delayq.settings import Settings
 from celery_delayq.store.keys import Layout
-from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting.calls import Call
 from celery_delayq.store.scripting.errors import OUTAGE_ERRORS
 from celery_delayq.store.scripting.refusals import is_denied
 from celery_delayq.store.scripting.replies import Look, read_wake_up
 from celery_delayq.store.scripting.scripts import load_for_due_tasks
 from celery_delayq.store.scripting.wire import socket_of
+from celery_delayq.store.store import Store
 from celery_delayq.utils.reconnecting import ReconnectingLoop
 
 logger = logging.getLogger(__name__)

@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable
 
-from celery_delayq.store.schedule import Store
+from celery_delayq.store.store import Store
 
 #: Seconds for which lines are collected for one call, and most lines of one call.
 COLLECT_SECONDS = 0.1

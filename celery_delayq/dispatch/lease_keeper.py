@@ -29,8 +29,8 @@ from celery_delayq.dispatch.quarantine_room import QuarantineRoom, RoomState
 from celery_delayq.errors import CommandRefused
 from celery_delayq.settings import Settings
 from celery_delayq.store.leases import Counted, place_of
-from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting.errors import OUTAGE_ERRORS
+from celery_delayq.store.store import Store
 from celery_delayq.utils import native_threads
 from celery_delayq.utils.reconnecting import ReconnectingLoop
 

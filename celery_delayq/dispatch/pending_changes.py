@@ -12,9 +12,9 @@ from enum import Enum, auto
 from typing import Any
 
 from celery_delayq.errors import BrokerUnavailable, CommandRefused, StoreFull
-from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting.errors import OUTAGE_ERRORS
 from celery_delayq.store.scripting.runner import is_fault_of_script
+from celery_delayq.store.store import Store
 
 logger = logging.getLogger(__name__)
 

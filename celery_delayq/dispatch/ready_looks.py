@@ -14,8 +14,8 @@ from itertools import islice
 
 from celery_delayq.errors import CommandRefused
 from celery_delayq.store.keys import Layout
-from celery_delayq.store.schedule import Store, layouts
 from celery_delayq.store.scripting.replies import Look
+from celery_delayq.store.store import Store, layouts
 
 logger = logging.getLogger(__name__)
 

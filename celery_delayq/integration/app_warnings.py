@@ -10,18 +10,21 @@ from inspect import signature
 from itertools import takewhile
 from typing import Any
 
+import celery
 from celery import Celery, Task
 from celery.app.amqp import AMQP
 from kombu import Producer
 
+from celery_delayq.celery_versions import NEWEST_TESTED_CELERY
 from celery_delayq.errors import InvalidUnique
 from celery_delayq.integration import beat_guard
 from celery_delayq.integration.context import CONTEXT_OPTION
-from celery_delayq.model import envelope, retry_options, unique
+from celery_delayq.model import envelope, unique
 from celery_delayq.model.cluster_tags import cluster_tags, tag_of
 from celery_delayq.model.envelope import parse_iso
 from celery_delayq.model.limits import LIMIT_OPTION, Limit
 from celery_delayq.model.limits.of_app import LimitedTask, limits_of
+from celery_delayq.model.retries import options as retry_options
 from celery_delayq.utils.once import warn_once
 from celery_delayq.utils.text import similar_name
 
@@ -124,14 +127,23 @@ def _enabled_parts(app: Any) -> str:
 def problems(app: Any, connection: Any) -> Iterator[str]:
     """Yield a text for each problem of a worker.
 
-    With the extension, a worker has a problem if it uses a stock transport, acknowledges early
-    despite ``at_least_once=True``, has no limit for tasks that kill it, sets options of celery
-    beat that have no effect, cannot send webhooks, or has tasks whose limit cannot hold or whose
-    calls are refused. Without the extension, task options or periodic entries that need the
-    extension are a problem.
+    A Celery newer than the tested ones is a problem of an app that uses the package: its worker
+    imports the commands also in other apps of the environment. With the extension, a
+    worker has a problem if it uses a stock transport, acknowledges early despite
+    ``at_least_once=True``, has no limit for tasks that kill it, sets options of celery beat that
+    have no effect, cannot send webhooks, or has tasks whose limit cannot hold or whose calls are
+    refused. Without the extension, task options or periodic entries that need the extension are a
+    problem.
     """
     transport: Any = getattr(connection, "transport", None)
     delayq = getattr(app, "_delayq", None)
+    is_used = delayq is not None or hasattr(transport, "settings")
+    if is_used and celery.VERSION[:2] > NEWEST_TESTED_CELERY:
+        yield (
+            f"Celery {celery.__version__} is newer than the newest tested one, "
+            f"{'.'.join(map(str, NEWEST_TESTED_CELERY))}: parts of this package may not work. "
+            "Install a tested one, see docs/support.md"
+        )
     on_rabbitmq = hasattr(transport, "dead_letter_connection")
     if app.conf.beat_schedule and hasattr(transport, "settings") and (on_rabbitmq or not delayq):
         yield (
@@ -183,7 +195,7 @@ def warn_of_naive_eta(app: Any, eta: Any) -> None:
     warn_once(
         logger,
         f"An eta without a time zone is read as UTC, and not in the app's zone ({app.timezone}) as "
-        "the times of periodic entries. Give it a time zone: docs/periodic.md",
+        "the times of periodic entries. Give it a time zone: docs/control.md",
     )
 
 

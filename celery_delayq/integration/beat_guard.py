@@ -14,8 +14,8 @@ from celery.app.defaults import DEFAULTS
 
 from celery_delayq.errors import NotSupported
 from celery_delayq.settings import Settings
-from celery_delayq.store.schedule import Store
 from celery_delayq.store.session import Session
+from celery_delayq.store.store import Store
 from celery_delayq.utils.reconnecting import ReconnectingLoop
 
 logger = logging.getLogger(__name__)

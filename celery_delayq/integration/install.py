@@ -32,8 +32,9 @@ from celery_delayq.model.names import renames_of
 from celery_delayq.utils import lazy, native_threads
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from celery_delayq.integration import (
-        amqp,
         app_warnings,
         beat_guard,
         durable_revoke,
@@ -43,12 +44,12 @@ if TYPE_CHECKING:
         pool,
         remote_control,
         retries,
+        task_messages,
         worker,
     )
     from celery_delayq.integration.endings import request
     from celery_delayq.integration.pool import lost_connection, results
 else:  # a process that only sends tasks needs none of these
-    amqp = lazy.LazyName("celery_delayq.integration.amqp")
     app_warnings = lazy.LazyName("celery_delayq.integration.app_warnings")
     beat_guard = lazy.LazyName("celery_delayq.integration.beat_guard")
     durable_revoke = lazy.LazyName("celery_delayq.integration.durable_revoke")
@@ -61,6 +62,7 @@ else:  # a process that only sends tasks needs none of these
     request = lazy.LazyName("celery_delayq.integration.endings.request")
     results = lazy.LazyName("celery_delayq.integration.pool.results")
     retries = lazy.LazyName("celery_delayq.integration.retries")
+    task_messages = lazy.LazyName("celery_delayq.integration.task_messages")
     worker = lazy.LazyName("celery_delayq.integration.worker")
 
 
@@ -77,7 +79,7 @@ def install(app: Celery) -> None:
     if "flower" in sys.modules:
         flower.add_tab()
     if "amqp" in app.__dict__:
-        amqp.recreate(app)
+        task_messages.recreate(app)
     if "control" in app.__dict__:
         durable_revoke.recreate(app)
     if app.finalized:
@@ -114,8 +116,12 @@ def _change_worker(sender: Any, **_: Any) -> None:
     """
     app = sender.app
     if getattr(app, "_delayq", None) is None and not broker_urls.is_ours(app.connection_for_read()):
+        # A receiver of each task: it works also when the package is uninstalled while this runs.
+        lazy.resolved(worker.set_request_attributes)
         return
-    lazy.import_all()  # before the pool forks
+    # Before the pool forks. Its children are also forked while threads connect to Redis again.
+    lazy.import_all()
+    native_threads.renew_property_locks("celery", "kombu", "celery_delayq")
     worker.remember(sender)
     make(EVENTLET)
     liveness.begin(sender)
@@ -153,6 +159,26 @@ def change_tasks(sender: Any, **_: Any) -> None:
     finally:  # one invalid policy does not disable the others
         for task in sender._tasks.values():
             make(TASK, task=task)
+
+
+def change_task_of_eager_run(_owner: Any, apply: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap ``Task.apply``: change a task whose retry options were not read.
+
+    The app is not finalized yet, or the task was defined later. The app is not finalized here, for
+    the reason in :func:`.send_task.register`.
+    """
+
+    def apply_changed(self: Any, *args: Any, **kwargs: Any) -> Any:
+        app = self.app
+        extension = getattr(app, "_delayq", None)
+        if extension is not None:
+            task = app._tasks.get(self.name, self)
+            if retries.attempts_of(task) is None:
+                retries.prepare(app, {task.name: task}, extension.retries)
+                make(TASK, task=task)
+        return apply(self, *args, **kwargs)
+
+    return apply_changed
 
 
 def _change_pool(**_: Any) -> None:
@@ -244,6 +270,15 @@ PROCESS = (
         promise=Promise.CONTEXT,
     ),
     context.LOG_RECORDS,
+    Replace(
+        target="celery.app.task:Task.apply",
+        by=change_task_of_eager_run,
+        without="A task that runs eagerly before the app is finalized, or was defined later, such "
+        "as one of a test, is not retried by its policy, and False is a success despite "
+        "`false_is_failure`.",
+        promise=Promise.LIMITED_RETRIES,
+        upstream="celery: a signal when an app has made a task.",
+    ),
     Connect(
         target="signals.task_retry",
         receiver=send_task.note_superseded,
@@ -289,7 +324,7 @@ PROCESS = (
 APP = (
     Replace(
         target="app.amqp_cls",
-        by=partial(mixed_into, "celery_delayq.integration.amqp:AMQP"),
+        by=partial(mixed_into, "celery_delayq.integration.task_messages:AMQP"),
         without="Celery ignores our options of a call, and turns a countdown into an ETA by the "
         "clock of the client.",
         promise=Promise.DUE_TIME,

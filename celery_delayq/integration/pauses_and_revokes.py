@@ -6,7 +6,7 @@ from celery.utils.collections import LimitedSet
 from celery.worker import state
 from kombu.utils.functional import maybe_list
 
-from celery_delayq.store.schedule import Store
+from celery_delayq.store.store import Store
 
 #: Least capacity of a worker's list of revoked ids. Celery's own limit is 50,000.
 MIN_REVOKED_IDS = 1_000_000

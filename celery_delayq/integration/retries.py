@@ -20,11 +20,11 @@ from celery.exceptions import Ignore, Reject
 from celery.exceptions import Retry as Retrying
 
 from celery_delayq.errors import InvalidRetry, TaskReturnedFalse
-from celery_delayq.model import retry_options
 from celery_delayq.model.canvas import without_chord
 from celery_delayq.model.envelope import own_of
 from celery_delayq.model.names import unmatched_patterns
-from celery_delayq.model.retry_policy import RetryPolicy
+from celery_delayq.model.retries import options as retry_options
+from celery_delayq.model.retries.policy import RetryPolicy
 from celery_delayq.settings import Settings
 
 logger = logging.getLogger(__name__)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import builtins
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from heapq import nlargest
@@ -13,22 +12,23 @@ from typing import Any
 from urllib.parse import unquote
 
 from celery_delayq.errors import InvalidLimit
-from celery_delayq.integration.send_task import importable_tasks
+from celery_delayq.limits.changes import (
+    Definitions,
+    LimitChanges,
+    definitions_in,
+    definitions_of,
+)
 from celery_delayq.model.envelope import due_of_eta
-from celery_delayq.model.limits import Definition, Limit
+from celery_delayq.model.limits import Definition
 from celery_delayq.model.limits.lanes import next_start_us
-from celery_delayq.model.limits.of_app import limits_of
-from celery_delayq.model.scheduled import Outcome, ScheduledTask, moment
+from celery_delayq.model.scheduled import ScheduledTask, moment
 from celery_delayq.store.session import Session
 from celery_delayq.store.stores import Stores
 from celery_delayq.store.task_limits import PAGE_LANES, StoredLimit
 from celery_delayq.utils.delegation import methods_name_arguments
 from celery_delayq.utils.numbers import is_integer
 from celery_delayq.utils.portions import batches
-from celery_delayq.utils.text import did_you_mean, percent
-
-#: The override that switches a limit off.
-_OFF = "none"
+from celery_delayq.utils.text import percent
 
 _KEEP: Any = object()
 
@@ -69,7 +69,7 @@ class LimitStatus:
         return None if self.is_off else self.override or self.of_code
 
     @property
-    def definitions(self) -> tuple[Definition | None, Definition | None, bool]:
+    def definitions(self) -> Definitions:
         """What the code says, what people have set, and whether it is off."""
         return self.of_code, self.override, self.is_off
 
@@ -126,6 +126,7 @@ class TaskLimits:
 
     def __init__(self, session: Session) -> None:
         self._session = session
+        self._changes = LimitChanges(session)
 
     def list(self) -> list[LimitStatus]:
         """Return all limits that workers or people have stored, by name."""
@@ -139,7 +140,7 @@ class TaskLimits:
         InvalidLimit
             Neither Redis nor the app has a limit of this name.
         """
-        of_code, _ = self._stored(name)
+        of_code = self._changes.stored(name).of_code
         for each in self._session.ask(lambda stores: _statuses(stores, percent(name))):
             return each
         return LimitStatus(name, Definition.parse(of_code), None, False, 0, 0, 0)
@@ -179,8 +180,10 @@ class TaskLimits:
             raise InvalidLimit(
                 f"limit {name!r}: give rate, burst, concurrency or fair, or off=True, and not both"
             )
-        override = self._override(name, given, off=off)
-        self._session.ask(lambda stores: stores.change_limit(percent(name), override))
+        if off:
+            self._changes.switch_off(name)
+        else:
+            self._changes.set(name, given)
         return self.get(name)
 
     def unset(self, name: str, *, code: bool = False) -> bool:
@@ -204,22 +207,7 @@ class TaskLimits:
             Neither Redis nor the app has a limit of this name, or *code* is given and the app's
             code has the limit: workers would store it again.
         """
-        self._stored(name)
-        if code and percent(name) in self._of_app():
-            raise InvalidLimit(
-                f"limit {name!r}: the code of this app has it, so workers store it again; remove "
-                "it from the code first, or set off=True (limits set --off) to limit nothing"
-            )
-        is_changed = False
-
-        def forget(stores: Stores) -> None:
-            nonlocal is_changed  # a call that is repeated after a lost reply finds nothing more
-            there = _definitions(stores).get(percent(name), StoredLimit())
-            is_changed |= bool(there.override or (code and there.of_code))
-            stores.change_limit(percent(name), lambda _: "", forgets_code=code)
-
-        self._session.ask(forget)
-        return is_changed
+        return bool(self._changes.forget(name, code=code))
 
     def lanes(self, name: str, n: int = 10) -> builtins.list[LaneStatus]:
         """Return the lanes of a limit with most held tasks, the longest first.
@@ -238,7 +226,7 @@ class TaskLimits:
         """
         if not is_integer(n, 1):
             raise InvalidLimit(f"lanes(n={n!r}): expected a whole number from 1")
-        self._stored(name)
+        self._changes.stored(name)
         return self._session.ask(lambda stores: _longest(stores, percent(name), n))
 
     def ahead(self, task: ScheduledTask) -> int | None:
@@ -257,118 +245,6 @@ class TaskLimits:
 
         return self._session.ask(count)
 
-    def _stored(self, name: str) -> StoredLimit:
-        """Return the definitions of a limit; those of the app's code if Redis has none."""
-        found = self._session.ask(_definitions)
-        is_text = isinstance(name, str)
-        if not is_text or percent(name) not in found:
-            for each, text in self._of_app().items():
-                found.setdefault(each, StoredLimit(of_code=text))
-        if not is_text or percent(name) not in found:
-            known = sorted(map(unquote, found))
-            shown = ", ".join(known[:10]) or "none"
-            raise InvalidLimit(
-                f"no limit {name!r} in Redis or in the app; there are: {shown}"
-                f"{did_you_mean(str(name), known)}"
-            )
-        return found[percent(name)]
-
-    def _of_app(self) -> dict[str, str]:
-        """Return the definitions of the app's code."""
-        app = self._session.app
-        return limits_of(app).definitions(importable_tasks(app))
-
-    def _override(
-        self, name: str, given: dict[str, Any], *, off: bool
-    ) -> Callable[[StoredLimit], str]:
-        """Return the function that makes what people set from the definitions in Redis."""
-        known = self._stored(name)
-
-        def override(before: StoredLimit) -> str:
-            if off:
-                return _OFF
-            of_code = before.of_code or known.of_code  # of other stores, or of the app's code
-            return self._changed(name, before._replace(of_code=of_code), given).text
-
-        return override
-
-    def _changed(self, name: str, stored: StoredLimit, given: dict[str, Any]) -> Definition:
-        """Return what counts, with changes."""
-        before = Definition.parse(stored.override) or Definition.parse(stored.of_code)
-        before = before or Definition(0.0, 1, 0, False)
-        values = {
-            "rate": before.rate,
-            "burst": 1 if given.get("rate", before.rate) is None else before.burst,
-            "concurrency": before.concurrency or None,
-            "fair": before.fair,
-        } | given
-        if [*values.values()] == [None, 1, None, False]:
-            raise InvalidLimit(f"limit {name!r}: nothing would be limited; off=True does that")
-        changed = Limit(name, **values).definition
-        if "rate" not in given:  # the text of a rate may be rounded
-            changed = changed._replace(interval_us=before.interval_us)
-        if changed.concurrency:
-            self._check_late_acks(name, changed.concurrency)
-        return changed
-
-    def _check_late_acks(self, name: str, concurrency: int) -> None:
-        app = self._session.app
-        for task in limits_of(app).of_tasks(importable_tasks(app)).values():
-            if task.limit.name == name and not task.task.acks_late:
-                raise InvalidLimit(
-                    f"task {task.name} acknowledges when it starts, so concurrency={concurrency} "
-                    f"of limit {name!r} cannot hold; set acks_late=True at the task, or "
-                    "DelayQ(app, at_least_once=True)"
-                )
-
-
-def set_as_seen(
-    limits: TaskLimits, seen: LimitStatus, *, off: bool = False, **given: Any
-) -> Outcome:
-    """Change a limit as :meth:`TaskLimits.set` does, unless its definitions are not *seen* by now.
-
-    Returns
-    -------
-    Outcome
-        ``DONE``, or ``CHANGED``.
-
-    Raises
-    ------
-    InvalidLimit
-        As for :meth:`TaskLimits.set`.
-    """
-    return _change_as_seen(limits, seen, limits._override(seen.name, given, off=off))
-
-
-def unset_as_seen(limits: TaskLimits, seen: LimitStatus) -> Outcome:
-    """Forget what people have set, unless the definitions are not *seen* by now.
-
-    The outcome is that of :func:`set_as_seen`.
-    """
-    return _change_as_seen(limits, seen, lambda _: "")
-
-
-def _change_as_seen(
-    limits: TaskLimits, seen: LimitStatus, override: Callable[[StoredLimit], str]
-) -> Outcome:
-    known, outcome = limits._stored(seen.name), Outcome.DONE
-    written: str | None = None
-
-    def override_if_seen(before: StoredLimit) -> str | None:
-        nonlocal outcome, written
-        of_code = before.of_code or known.of_code
-        now = _status(seen.name, before._replace(of_code=of_code))
-        # The reply to an earlier attempt may have been lost.
-        if now.definitions != seen.definitions and before.override != written:
-            outcome = Outcome.CHANGED
-            return None
-        written = override(before)
-        return written
-
-    name = percent(seen.name)
-    limits._session.ask(lambda stores: stores.change_limit(name, override_if_seen))
-    return outcome
-
 
 def _as_dict(definition: Definition | None) -> dict[str, Any] | None:
     if definition is None:
@@ -381,23 +257,11 @@ def _as_dict(definition: Definition | None) -> dict[str, Any] | None:
     }
 
 
-def _definitions(stores: Stores) -> dict[str, StoredLimit]:
-    """Return all limits. What people have set is in the first store, and the others follow it. The
-    code's definition may be in some stores only: it is that of the first one with any.
-    """
-    found: dict[str, StoredLimit] = {}
-    for store in stores:
-        for name, each in store.task_limits.definitions().items():
-            known = found.setdefault(name, each if store is stores.common else StoredLimit())
-            found[name] = known._replace(of_code=known.of_code or each.of_code)
-    return found
-
-
 def _statuses(stores: Stores, only: str | None = None) -> builtins.list[LimitStatus]:
     """Return all limits by name, or that one of a percent-encoded name."""
-    found = {
-        name: each for name, each in _definitions(stores).items() if only is None or name == only
-    }
+    found = definitions_in(stores)
+    if only is not None:
+        found = {name: each for name, each in found.items() if name == only}
     names = [*found]
     held, used, lanes = Counter[str](), Counter[str](), Counter[str]()
     for store in stores if names else ():
@@ -424,10 +288,7 @@ def _statuses(stores: Stores, only: str | None = None) -> builtins.list[LimitSta
 def _status(
     name: str, stored: StoredLimit, *, held: int = 0, lanes: int = 0, used: int = 0
 ) -> LimitStatus:
-    override = Definition.parse(stored.override)
-    is_off = stored.override != "" and override is None
-    of_code = Definition.parse(stored.of_code)
-    return LimitStatus(unquote(name), of_code, override, is_off, held, lanes, used)
+    return LimitStatus(unquote(name), *definitions_of(stored), held, lanes, used)
 
 
 def _held_by_queue(stores: Stores, names: builtins.list[str]) -> dict[str, dict[str, int]]:
@@ -456,7 +317,7 @@ def _longest(stores: Stores, limit: str, n: int) -> builtins.list[LaneStatus]:
     longest = nlargest(n, held.items(), key=lambda each: (each[1], each[0]))
     lanes = [lane for lane, number in longest if number]
     used, used_until = _use(stores, lanes)
-    definition = _definitions(stores).get(limit, StoredLimit()).definition
+    definition = definitions_in(stores).get(limit, StoredLimit()).definition
     now_us, statuses = stores.common.now_us(), []
     for lane in lanes:
         times_us = used_until[lane], next_try[lane], now_us

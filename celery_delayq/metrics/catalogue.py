@@ -56,7 +56,7 @@ COUNTERS = {
     "accepted": "Messages that came into the queue.",
     "promoted": "Entries moved from scheduled to ready.",
     "acked": "Finished messages, without retried ones.",
-    "retried": "Messages replaced by their retry, and still present.",
+    "retried": "Messages replaced by their retry, which is present in their place.",
     "redelivered": "Messages that are ready, or quarantined, again after a lease.",
     "cancelled": "Cancelled messages.",
     "replaced": "Messages replaced by another one with their unique key.",
@@ -64,7 +64,7 @@ COUNTERS = {
     "replayed": "Dead letters that are scheduled or ready again.",
     "purged": "Purged messages.",
     "taken": "Ready messages taken by others, such as stock workers.",
-    "aside": "Dead letters of messages that were acknowledged before, or in no queue.",
+    "aside": "Dead letters whose message was not present: acknowledged before, or in no queue.",
 }
 
 METRICS: tuple[MetricInfo, ...] = (

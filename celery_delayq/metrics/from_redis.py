@@ -13,7 +13,7 @@ from celery_delayq.metrics.sheet import Sheet
 from celery_delayq.metrics.slow_numbers import SlowNumbers
 from celery_delayq.model.totals import Totals
 from celery_delayq.store.gauges import QueueGauges, ServerGauges
-from celery_delayq.store.schedule import Store, layouts
+from celery_delayq.store.store import Store, layouts
 from celery_delayq.store.stores import Stores
 from celery_delayq.utils.once import warn_once
 

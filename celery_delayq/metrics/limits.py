@@ -9,7 +9,7 @@ from urllib.parse import unquote
 
 from celery_delayq.metrics.sheet import Sheet
 from celery_delayq.store.gauges import SAMPLED_QUEUES
-from celery_delayq.store.schedule import Store
+from celery_delayq.store.store import Store
 from celery_delayq.utils.once import warn_once
 
 logger = logging.getLogger(__name__)
@@ -39,9 +39,8 @@ class LimitNumbers:
             if isinstance(found, Exception):
                 warn_once(logger, f"No numbers of limits of queue {queue!r}: {found}")
                 continue
-            held, runnable = found
-            self._held.update(held)
-            self._waiting[queue] = sum(held.values()), runnable
+            self._held.update(found.held)
+            self._waiting[queue] = sum(found.held.values()), found.may_go
 
     def put(self, sheet: Sheet) -> None:
         """Put the numbers."""

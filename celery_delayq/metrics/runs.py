@@ -15,7 +15,7 @@ from celery_delayq.errors import RecordError
 from celery_delayq.metrics.catalogue import BY_NAME, OTHER_TASKS
 from celery_delayq.metrics.sheet import label
 from celery_delayq.model.history import START_OFFSET, RunRecord, place_of
-from celery_delayq.store.schedule import Store
+from celery_delayq.store.store import Store
 
 #: Most runs of one read, and of one refresh. The next refresh reads the other runs.
 PAGE_RUNS, MAX_RUNS = 500, 50_000

@@ -15,8 +15,8 @@ from celery_delayq.metrics.runs import RunHistograms
 from celery_delayq.metrics.sheet import Sheet
 from celery_delayq.store.gauges import SAMPLED_QUEUES
 from celery_delayq.store.keys import Layout
-from celery_delayq.store.schedule import Store, layouts
 from celery_delayq.store.scripting.calls import Steps
+from celery_delayq.store.store import Store, layouts
 from celery_delayq.store.stores import Stores
 from celery_delayq.utils import foreign
 from celery_delayq.utils.once import warn_once

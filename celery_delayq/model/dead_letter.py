@@ -16,10 +16,10 @@ from celery_delayq.errors import InvalidFilter, RecordError
 from celery_delayq.model.arguments.search import checked_arguments
 from celery_delayq.model.canvas import group_of
 from celery_delayq.model.envelope import dead_letter_text, due_of_eta
-from celery_delayq.model.lookup import to_bytes
 from celery_delayq.model.names import NO_RENAMES, Renames, check_name
 from celery_delayq.model.payload import MessageFields
 from celery_delayq.model.scheduled import bound_ms, moment, pack_cursor, unpack_page_cursor
+from celery_delayq.model.script_values import to_bytes
 from celery_delayq.utils import foreign
 from celery_delayq.utils.text import name_of, text_of
 

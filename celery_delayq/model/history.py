@@ -93,11 +93,6 @@ def id_field(id: str) -> bytes:
     return _field(id).encode("utf-8", "backslashreplace")
 
 
-def run_prefix(text: str) -> bytes:
-    """Return how the records of all runs begin whose ids begin with *text*."""
-    return b"1 " + id_field(text)
-
-
 def _field(text: str) -> str:
     return text if _PLAIN_TEXT(text) else quote(text, errors="backslashreplace") or "%00"
 

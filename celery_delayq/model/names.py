@@ -30,7 +30,7 @@ QUEUE_KEYS = frozenset(
         *("held", "lanes", "lanes_wake"),
         *("leased", "leased_index", "leases", "moved", "moved_before", "pace", "paused_due"),
         *("quarantine_turn", "quarantined", "readers", "ready_index", "request_numbers", "tasks"),
-        *("totals", "unique", "wake"),
+        *("totals", "turning", "unique", "wake"),
     }
 )
 

@@ -24,7 +24,9 @@ from celery_delayq.model.envelope import (
     parse_iso,
     unique_key,
 )
-from celery_delayq.model.lookup import (
+from celery_delayq.model.names import Renames, check_name
+from celery_delayq.model.payload import MessageFields
+from celery_delayq.model.script_values import (
     EntryCondition,
     Location,
     PausedNames,
@@ -32,8 +34,6 @@ from celery_delayq.model.lookup import (
     StatusCode,
     worst_code,
 )
-from celery_delayq.model.names import Renames, check_name
-from celery_delayq.model.payload import MessageFields
 from celery_delayq.utils import foreign, message_json
 from celery_delayq.utils.numbers import is_integer
 
@@ -515,7 +515,7 @@ class Bulk:
     """
 
     dry_run: bool
-    total: int = 0
+    total: int = field(default=0, repr=False)
     outcomes: Counter[Outcome] = field(default_factory=Counter)
     found: int = field(default=0, compare=False, repr=False)
     unknown: int = 0

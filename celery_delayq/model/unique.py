@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 from celery_delayq.errors import InvalidETA, InvalidUnique
 from celery_delayq.model.arguments.functions import option_of
-from celery_delayq.utils.argument_key import KeyTemplate
+from celery_delayq.model.arguments.key import KeyTemplate
 from celery_delayq.utils.numbers import is_finite
 
 #: What a new task does to the task that has its key: replace it; be refused; keep it and drop the

@@ -22,17 +22,23 @@ from celery_delayq.errors import (
 from celery_delayq.model.scheduled import Outcome
 from celery_delayq.periodic import policy
 from celery_delayq.periodic.code_entries import register_schedules
-from celery_delayq.periodic.definition import CatchUp, Definition, Overlap, changed_definition
-from celery_delayq.periodic.places import check_place, entries_of
-from celery_delayq.periodic.policy import Firing
-from celery_delayq.periodic.serialization import dumps_form
-from celery_delayq.periodic.state import (
+from celery_delayq.periodic.definition import (
+    CatchUp,
+    Definition,
+    Overlap,
+    changed_definition,
+    check_call,
+)
+from celery_delayq.periodic.entries import (
     Periodic,
     PeriodicState,
     UnreadableEntry,
     read_entry,
     required,
 )
+from celery_delayq.periodic.places import check_place, entries_of
+from celery_delayq.periodic.policy import Firing
+from celery_delayq.periodic.serialization import dumps_form
 from celery_delayq.periodic.wall_clock import datetime_of_ms
 from celery_delayq.schedule.client import Schedule
 from celery_delayq.store.periodic import OVERLAP_CODES, EntryWrite
@@ -110,10 +116,14 @@ class PeriodicTasks:
         PeriodicExists
             There is an entry of this name.
         InvalidSchedule, ConfigError
-            A value is invalid, or the entry would never be due.
+            A value is invalid, the entry would never be due, or the task does not take the
+            arguments. A task that this app does not know, or with an ``apply_async`` of its own,
+            may take any.
         NotSupported
-            On a Redis Cluster, the exchange of the entry routes to queues of several hash tags.
+            The broker is not Redis, or the exchange of the entry routes to queues of several hash
+            tags of a Redis Cluster.
         """
+        self._session.check_broker()
         kwargs = {} if kwargs is None else kwargs
         if isinstance(task, Signature):
             if args and task.args:
@@ -137,6 +147,7 @@ class PeriodicTasks:
             overlap=overlap,
             **most,
         )
+        check_call(self._session.app, definition)
 
         added: PeriodicState | None = None
 
@@ -178,7 +189,7 @@ class PeriodicTasks:
         PeriodicUnknown
             There is no entry of this name.
         InvalidSchedule, ConfigError
-            A value is invalid.
+            A value is invalid, or the task does not take the new arguments.
         RecordError, ScheduleNotImportable
             This process cannot read the entry.
         """
@@ -187,7 +198,7 @@ class PeriodicTasks:
 
         def edit(stored: Periodic | None, now: int) -> Periodic:
             entry = required(name, stored)
-            definition = changed_definition(entry.definition, changes, self._zone)
+            definition = changed_entry(self, entry.definition, changes)
             changed = policy.change(entry, definition, now, self._zone)
             return policy.must_be_due(changed) if "schedule" in changes else changed
 
@@ -414,7 +425,10 @@ def changed_entry(
     periodic: PeriodicTasks, definition: Definition, changes: Mapping[str, Any]
 ) -> Definition:
     """Return a definition with other fields; raises the errors of :meth:`PeriodicTasks.update`."""
-    return changed_definition(definition, changes, periodic._zone)
+    changed = changed_definition(definition, changes, periodic._zone)
+    if not changes.keys().isdisjoint(("task", "args", "kwargs")):
+        check_call(periodic._session.app, changed)
+    return changed
 
 
 def swap_entry(periodic: PeriodicTasks, before: Definition, after: Definition) -> Outcome:

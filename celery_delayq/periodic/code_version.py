@@ -36,12 +36,12 @@ from uuid import uuid4
 
 from celery import Celery
 
-from celery_delayq.errors import DelayQError
+from celery_delayq.errors import ConfigError, DelayQError
 from celery_delayq.periodic import policy
 from celery_delayq.periodic.code_entries import code_hash_of, definitions_of, source_of
-from celery_delayq.periodic.definition import Definition
+from celery_delayq.periodic.definition import Definition, check_call
+from celery_delayq.periodic.entries import Periodic, source_in
 from celery_delayq.periodic.places import Entries, entries_of
-from celery_delayq.periodic.state import Periodic, source_in
 from celery_delayq.schedule.client import Schedule
 from celery_delayq.store.periodic import ActiveVersion, EntryWrite, WrittenEntries
 from celery_delayq.store.session import Session
@@ -157,6 +157,7 @@ class Deployment:
         self.invalid.clear()
         for name, found in definitions_of(self.app):
             if isinstance(found, Definition):
+                self._warn_of_call(found)
                 self.definitions[name] = found
                 self.code_hashes[name] = code_hash_of(found, self.app.timezone)
             else:
@@ -168,6 +169,15 @@ class Deployment:
         for name in sorted(self.invalid):
             hashed.update(f"{name}\0\0".encode("utf-8", "surrogatepass"))
         self.version = hashed.hexdigest()
+
+    def _warn_of_call(self, definition: Definition) -> None:
+        """Log an error if the task of an entry does not take its arguments. The entry is written
+        all the same, and the tasks of its ticks fail.
+        """
+        try:
+            check_call(self.app, definition)
+        except ConfigError as exc:
+            logger.error("Ticks of periodic entry %r in code will fail: %s", definition.name, exc)
 
     def _warn_of_others(self, gate: Entries, others: Collection[str]) -> None:
         """Warn if other apps fire the same entries and an entry names no queue."""

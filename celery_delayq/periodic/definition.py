@@ -11,13 +11,17 @@ from hashlib import blake2b
 from typing import Any, Literal, get_args
 from zoneinfo import ZoneInfo
 
+from celery import Celery
 from celery.schedules import BaseSchedule, maybe_schedule
 from kombu.utils.json import dumps, loads
 
 from celery_delayq.errors import ConfigError, InvalidSchedule, RecordError
-from celery_delayq.model import retry_options, unique
-from celery_delayq.model.names import OWN_KEY_TEXT, is_by_name, is_own_key
-from celery_delayq.model.retry_policy import MAX_WAIT_SECONDS
+from celery_delayq.integration.send_task import task_of
+from celery_delayq.model import unique
+from celery_delayq.model.compat.binding import check_arguments, has_own_apply_async
+from celery_delayq.model.names import OWN_KEY_TEXT, is_by_name, is_own_key, renames_of
+from celery_delayq.model.retries import options as retry_options
+from celery_delayq.model.retries.policy import MAX_WAIT_SECONDS
 from celery_delayq.model.task_options import CELERY_HEADERS
 from celery_delayq.periodic.schedules import Rule, clocked, rule_of
 from celery_delayq.periodic.serialization import dumps_form, loads_form
@@ -248,6 +252,21 @@ class Definition:
 def definition_hash_of(definition: Definition) -> str:
     """Return the hash of a definition."""
     return blake2b(definition.dumps().encode(), digest_size=6).hexdigest()
+
+
+def check_call(app: Celery, definition: Definition) -> None:
+    """Refuse arguments that the task of an entry does not take.
+
+    Raises
+    ------
+    ConfigError
+        A task of *app* does not take the arguments. A task that *app* does not know may take any,
+        and so may a task with an ``apply_async`` of its own, which sends each tick.
+    """
+    name = renames_of(app).of(definition.task)
+    task = task_of(app, name)
+    if task is not None and not has_own_apply_async(task):
+        check_arguments(name, task, definition.args, definition.kwargs)
 
 
 def zone_of(name: str | None) -> tzinfo | None:

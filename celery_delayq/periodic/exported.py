@@ -1,7 +1,7 @@
 """Imports periodic entries that ``delayq periodic list --json`` has exported.
 
-Each line is ``as_dict()`` of a :class:`~celery_delayq.periodic.state.Periodic` or an
-:class:`~celery_delayq.periodic.state.UnreadableEntry`. For an entry in the code of this app,
+Each line is ``as_dict()`` of a :class:`~celery_delayq.periodic.entries.Periodic` or an
+:class:`~celery_delayq.periodic.entries.UnreadableEntry`. For an entry in the code of this app,
 only the state is imported, such as whether it is paused. Its definition comes from the code. All
 other entries are imported unchanged: those that calls have added, and those in the code of other
 apps.

@@ -14,15 +14,15 @@ from celery import Celery
 
 from celery_delayq.model.envelope import Entry, with_skip_after
 from celery_delayq.periodic import policy
+from celery_delayq.periodic.entries import Periodic
 from celery_delayq.periodic.places import check_queues
 from celery_delayq.periodic.policy import Firing
-from celery_delayq.periodic.state import Periodic
 from celery_delayq.periodic.wall_clock import datetime_of_ms
 from celery_delayq.schedule.items import Item, ItemReader
 from celery_delayq.schedule.message_factory import MessageFactory
 from celery_delayq.store.periodic import STORED_CODES, EntryTicks, EntryWrite, fired
-from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting.pipelining import PipelinedCalls
+from celery_delayq.store.store import Store
 from celery_delayq.store.stores import Stores
 from celery_delayq.utils.portions import portions
 

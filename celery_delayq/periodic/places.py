@@ -9,10 +9,10 @@ from celery import Celery
 
 from celery_delayq.errors import NotSupported
 from celery_delayq.periodic.definition import Definition
-from celery_delayq.periodic.state import Periodic
+from celery_delayq.periodic.entries import Periodic
 from celery_delayq.store.cluster.periodic import PeriodicStores
 from celery_delayq.store.periodic import EntryWrite, PeriodicStore
-from celery_delayq.store.schedule import Store
+from celery_delayq.store.store import Store
 from celery_delayq.store.stores import Stores
 
 #: The periodic entries of a broker.

@@ -16,9 +16,9 @@ from celery.schedules import crontab
 
 from celery_delayq.errors import InvalidSchedule
 from celery_delayq.periodic.definition import TICK_AHEAD_MS, Definition, definition_hash_of
+from celery_delayq.periodic.entries import Periodic, PeriodicState
 from celery_delayq.periodic.schedules import Interval, Polled, Rule, latest
 from celery_delayq.periodic.serialization import describe, dumps_form
-from celery_delayq.periodic.state import Periodic, PeriodicState
 from celery_delayq.periodic.wall_clock import MAX_TICK_MS, last_ms_until, ms_of_datetime
 
 #: Ms after its due time from which an unscheduled tick counts as missed.

@@ -28,14 +28,14 @@ from celery_delayq.periodic import policy
 from celery_delayq.periodic.code_entries import register_schedules
 from celery_delayq.periodic.code_version import Deployment
 from celery_delayq.periodic.definition import Definition
+from celery_delayq.periodic.entries import Periodic, PeriodicState
 from celery_delayq.periodic.firing import TickScheduler, cron_deadline, stored
 from celery_delayq.periodic.places import move_to_own_store
 from celery_delayq.periodic.policy import Firing
-from celery_delayq.periodic.state import Periodic, PeriodicState
 from celery_delayq.store.periodic import EntryWrite
-from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting.pipelining import LOST_CONNECTION_ERRORS
 from celery_delayq.store.session import Session
+from celery_delayq.store.store import Store
 from celery_delayq.store.stores import Stores
 from celery_delayq.utils.reconnecting import ReconnectingLoop
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from itertools import chain
@@ -15,23 +15,23 @@ from celery_delayq.errors import ConfigError, InvalidETA
 from celery_delayq.integration.not_run import note_cancelled, note_cancelled_ids
 from celery_delayq.model.arguments.search import ArgumentSearch
 from celery_delayq.model.envelope import MAX_DUE_MS, Due, due_of_countdown, due_of_eta
-from celery_delayq.model.lookup import (
+from celery_delayq.model.payload import request_of_record
+from celery_delayq.model.scheduled import OUTCOMES, Bulk, Filter, Outcome
+from celery_delayq.model.script_values import (
     EntryCondition,
     FoundPage,
     ListedEntry,
     Position,
     StatusCode,
 )
-from celery_delayq.model.payload import request_of_record
-from celery_delayq.model.scheduled import OUTCOMES, Bulk, Filter, Outcome
-from celery_delayq.schedule.search import search_of
+from celery_delayq.schedule.pages import search_of
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.paging import SEARCH_ENTRIES, counts_of, listed_pages, queues_of
 from celery_delayq.store.scan import PAGE_NAMES
-from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting.calls import Steps
 from celery_delayq.store.scripting.pipelining import PipelinedCalls
 from celery_delayq.store.session import Session
+from celery_delayq.store.store import Store
 from celery_delayq.store.stores import Stores
 from celery_delayq.utils.portions import batches
 
@@ -123,14 +123,12 @@ def change_all(
             settled(queue, some, codes)
         report(bulk)
 
-    is_read, limit = (True, batch) if records else (False, PAGE_NAMES)
-    if search is not None:
-        is_read, limit = True, SEARCH_ENTRIES
+    limit = SEARCH_ENTRIES if search is not None else batch if records else PAGE_NAMES
+    options = {"limit": limit, "began": began, "records": records or search is not None}
     with PipelinedCalls(session.ask) as reads, PipelinedCalls(session.ask) as changes:
         for window in windows:
             queue, goes_on = window.queue, last_windows[window.queue] is not window
-            read = _Read(limit, began, is_read, goes_on)
-            parts = _parts(session, reads, window, read)
+            parts = _parts(session, reads, window, {**options, "goes_on": goes_on})
             found = chain.from_iterable(map(matching, parts))
             if last_first:
                 found = chain([*found][::-1])
@@ -191,25 +189,17 @@ def _matching(
     return (entries, 0) if search is None else search.select(entries, attrgetter("record"))
 
 
-class _Read(NamedTuple):
-    """Parameters of :meth:`~celery_delayq.store.control.ControlStore.page_steps`."""
-
-    limit: int
-    began: int
-    records: bool
-    goes_on: bool
-
-
 def _parts(
-    session: Session, reads: PipelinedCalls, window: _Window, read: _Read
+    session: Session, reads: PipelinedCalls, window: _Window, options: Mapping[str, Any]
 ) -> Iterator[list[ListedEntry]]:
     """Yield the entries of a window. The next part is read while the caller handles a part.
 
     A window of a whole queue ends with the last due at the first part, so that new entries do not
-    make it endless.
+    make it endless. *options* are those of
+    :meth:`~celery_delayq.store.control.ControlStore.page_steps`.
     """
     pages = deque[FoundPage]()
-    where, options = window.where, read._asdict()
+    where = window.where
 
     def send(after: Position | None) -> None:
         control = session.ask(partial(_store_of, window.queue)).control

@@ -15,14 +15,6 @@ from celery_delayq.errors import ConfigError, InvalidETA, InvalidFilter
 from celery_delayq.integration.app_warnings import warn_of_naive_eta
 from celery_delayq.integration.not_run import has_listeners, note_cancelled
 from celery_delayq.model.envelope import Due, due_of_eta
-from celery_delayq.model.lookup import (
-    IfDue,
-    ListedEntry,
-    Location,
-    ReadyAction,
-    StatusCode,
-    to_bytes,
-)
 from celery_delayq.model.names import check_name, filter_of
 from celery_delayq.model.payload import request_of
 from celery_delayq.model.scheduled import (
@@ -38,6 +30,14 @@ from celery_delayq.model.scheduled import (
     check_page_limit,
     outcome_of,
 )
+from celery_delayq.model.script_values import (
+    IfDue,
+    ListedEntry,
+    Location,
+    ReadyAction,
+    StatusCode,
+    to_bytes,
+)
 from celery_delayq.schedule.bulk import (
     CHANGE_BATCH,
     change_all,
@@ -48,14 +48,14 @@ from celery_delayq.schedule.bulk import (
     shift_ms,
 )
 from celery_delayq.schedule.items import Item, ItemOutcome, ManyReport
+from celery_delayq.schedule.pages import all_found, found_page
 from celery_delayq.schedule.schedule_many import SEND_BATCH, schedule_many
-from celery_delayq.schedule.search import all_found, found_page
 from celery_delayq.store.control import CANCEL_ID_BATCHES
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.paging import counts_of, during_pauses, queues_of
-from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting.calls import Steps
 from celery_delayq.store.session import Session
+from celery_delayq.store.store import Store
 from celery_delayq.store.stores import Stores, find_steps_of
 from celery_delayq.utils.delegation import methods_name_arguments
 

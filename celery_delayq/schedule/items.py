@@ -136,11 +136,16 @@ class ManyReport:
 
 
 class InvalidItem(DelayQError, ValueError):
-    """An item of ``schedule_many`` is no call of a task that can be scheduled."""
+    """An item of ``schedule_many`` is no call of a task that can be scheduled.
+
+    Cure: The message names the field; ``report.refusals`` has the positions of such items.
+    """
 
 
 class ManyFailed(DelayQError):
     """``schedule_many`` ended before all items were sent; ``__cause__`` is the error.
+
+    Cure: Continue from ``report.position``; items with ids of their own may be sent again.
 
     Attributes
     ----------

@@ -9,7 +9,7 @@ from typing import Any
 from celery import Celery, signals
 from celery.app.routes import MapRoute
 
-from celery_delayq.integration import amqp
+from celery_delayq.integration import task_messages
 from celery_delayq.integration.app_warnings import warn_of_naive_eta
 from celery_delayq.integration.context import CONTEXT_OPTION, Sent, to_send
 from celery_delayq.model import delivery, envelope
@@ -165,7 +165,7 @@ def _is_uniform(app: Celery) -> bool:
     """Return whether no part of an app lets messages of one kind differ by their arguments."""
     return (
         type(app).send_task is Celery.send_task
-        and type(app.amqp) is amqp.AMQP
+        and type(app.amqp) is task_messages.AMQP
         and all(type(router) is MapRoute for router in app.amqp.router.routes)
     )
 

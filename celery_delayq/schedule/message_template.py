@@ -24,6 +24,7 @@ from kombu.utils.json import JSONEncoder, loads
 
 from celery_delayq.integration.context import CONTEXT_FIELD, CONTEXT_OPTION, Sent
 from celery_delayq.model import envelope, unique
+from celery_delayq.model.compat.binding import has_own_apply_async
 from celery_delayq.model.envelope import (
     LIMIT_FIELD,
     PROPERTY,
@@ -64,7 +65,7 @@ class TargetTask(NamedTuple):
     def of(cls, task: Task) -> TargetTask:
         """Return the target of a task of this app."""
         uniform = (
-            getattr(task.apply_async, "__func__", None) is Task.apply_async
+            not has_own_apply_async(task)
             and getattr(task.shadow_name, "__func__", None) is Task.shadow_name
             and getattr(task, "_dump_pydantic_arguments", None) is None
         )

@@ -12,18 +12,18 @@ from kombu.utils.functional import maybe_list
 from celery_delayq.errors import ConfigError
 from celery_delayq.model.canvas import Canvas
 from celery_delayq.model.envelope import Label
-from celery_delayq.model.lookup import Name, to_text
 from celery_delayq.model.names import check_name
 from celery_delayq.model.payload import MessageFields, TaskMessage
 from celery_delayq.model.scheduled import Bulk
+from celery_delayq.model.script_values import Name, to_text
 from celery_delayq.schedule.client import Schedule
 from celery_delayq.settings import Settings
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.paging import queues_of
 from celery_delayq.store.scan import PAGE_MESSAGES
-from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting.calls import Command, Steps
 from celery_delayq.store.session import Session
+from celery_delayq.store.store import Store
 from celery_delayq.store.stores import Stores
 from celery_delayq.utils import message_json
 from celery_delayq.utils.delegation import methods_name_arguments

@@ -16,8 +16,8 @@ from celery_delayq.integration.send_task import task_of
 from celery_delayq.model.changes import Expiry, MessageChanges, MessageEditor
 from celery_delayq.model.changes.record import edited_record
 from celery_delayq.model.envelope import Record, due_of_eta
-from celery_delayq.model.lookup import Location, StatusCode, Swap
 from celery_delayq.model.scheduled import Outcome, ScheduledTask, bound_ms, moment, outcome_of
+from celery_delayq.model.script_values import Location, StatusCode, Swap
 from celery_delayq.model.task_options import check_expires
 from celery_delayq.schedule.client import id_of
 from celery_delayq.store.keys import Layout

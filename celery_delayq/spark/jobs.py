@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from celery_delayq.admin.reporting import Refused, WrongUse, reporting_errors
+from celery_delayq.admin.exit_codes import Refused, WrongUse, reporting_errors
 from celery_delayq.errors import ConfigError
 from celery_delayq.spark import check, check_java, register
 from celery_delayq.spark.jdbc import UTC_OPTION

@@ -17,7 +17,7 @@ from celery_delayq.model.envelope import (
     task_field,
     task_name,
 )
-from celery_delayq.model.lookup import (
+from celery_delayq.model.script_values import (
     EntryCondition,
     FoundPage,
     IfDue,

@@ -7,20 +7,21 @@ import math
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
-from itertools import chain
+from hashlib import sha1
+from itertools import chain, repeat
 from typing import Any, NamedTuple, cast
 from uuid import uuid4
 
 from celery_delayq.model.dead_letter import CRASH_REASONS, DeadLetterRecord
 from celery_delayq.model.envelope import Entry, dead_letter_text
-from celery_delayq.model.lookup import StatusCode, Swap, to_bytes, to_text
+from celery_delayq.model.script_values import StatusCode, Swap, to_bytes, to_text
 from celery_delayq.model.totals import kind_of
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.scan import ScanStore
 from celery_delayq.store.scripting.calls import Call, Command, EntriesCall, Steps
 from celery_delayq.store.scripting.clock import clock_us, time_command
 from celery_delayq.store.scripting.pipelining import Ask, PipelinedCalls
-from celery_delayq.store.scripting.replies import cut, in_threes
+from celery_delayq.store.scripting.replies import cut, in_threes, members_with_scores
 from celery_delayq.store.scripting.runner import StorePart, ran
 from celery_delayq.utils.portions import portions
 
@@ -43,11 +44,24 @@ TRIM_BATCH, MAX_TRIM_CALLS = 200, 10
 
 
 class Replay(NamedTuple):
-    """The id and time of death (ms) of a dead letter, and the entry that replaces it."""
+    """A dead letter, and the entry that replaces it.
+
+    Attributes
+    ----------
+    id : str
+        The id of the dead letter.
+    died_ms : int
+        Its time of death, in ms since 1970; 0 for any.
+    entry : Entry
+        The entry that replaces it.
+    digest : str
+        The :func:`digest_of` of the stored bytes from which the entry was made.
+    """
 
     id: str
     died_ms: int
     entry: Entry
+    digest: str
 
 
 class ChangedInPlace(NamedTuple):
@@ -97,6 +111,19 @@ class DeadLetterExtent(NamedTuple):
     number: int
     first: float
     last_ms: int | None
+
+
+def digest_of(data: bytes) -> str:
+    """Return the digest by which scripts compare the stored bytes of a dead letter.
+
+    It begins with their number: a script reads only as many bytes as the caller has read.
+    """
+    return f"{len(data)} {sha1(data, usedforsecurity=False).hexdigest()}"
+
+
+def size_of(digest: str) -> int:
+    """Return the number of bytes in a :func:`digest_of`."""
+    return int(digest.partition(" ")[0])
 
 
 def read_codes(reply: bytes) -> list[StatusCode]:
@@ -243,14 +270,16 @@ class DeadLetterStore(StorePart):
         dead_at = self._keys.queue(queue).dead_at
         low: float | str = "-inf" if died_from is None else died_from
         some = yield Command.of("ZRANGEBYSCORE", dead_at, low, "+inf", "WITHSCORES", "LIMIT", 0, 1)
-        first = _last_score(some) if some else math.inf  # removed meanwhile
+        # Without one it was removed meanwhile.
+        [(_, first)] = members_with_scores(some) or [(b"", math.inf)]
         last_ms = clock_us((yield time_command())) // 1000
         # If the clock was set back, or after a failover, some dead letters died later than now.
         if (yield Command.of("ZCOUNT", dead_at, last_ms + 1, "+inf")):
-            at = _last_score((yield Command.of("ZRANGE", dead_at, -1, -1, "WITHSCORES")))
-            if math.isinf(at):  # other code wrote this score: there is no latest time
-                return DeadLetterExtent(number, first, died_to)
-            last_ms = int(at)
+            last = yield Command.of("ZRANGE", dead_at, -1, -1, "WITHSCORES")
+            for _, at in members_with_scores(last):
+                if math.isinf(at):  # other code wrote this score: there is no latest time
+                    return DeadLetterExtent(number, first, died_to)
+                last_ms = int(at)
         if died_to is not None:
             last_ms = min(last_ms, died_to)
         return DeadLetterExtent(number, first, last_ms)
@@ -260,8 +289,9 @@ class DeadLetterStore(StorePart):
     ) -> EntriesCall:
         """Return the call that turns dead letters, at most about a hundred, into entries of *to*.
 
-        The reply has a :data:`~celery_delayq.model.lookup.StatusCode` for each dead letter. For a
-        minute, a repeated call with the same *token* changes nothing and returns the same reply.
+        The reply has a :data:`~celery_delayq.model.script_values.StatusCode` for each dead letter.
+        For a minute, a repeated call with the same *token* changes nothing and returns the same
+        reply.
 
         Parameters
         ----------
@@ -271,8 +301,8 @@ class DeadLetterStore(StorePart):
         key = self._keys.queue(queue)
         keys = {"dead": key.dead, "dead_at": key.dead_at, "answer": token}
         call = self._runner.entries_call("deadletters/replay", to, layout=layout, **keys)
-        for id, died_ms, entry in dead_letters:
-            call.args += to_bytes(id), died_ms
+        for id, died_ms, entry, digest in dead_letters:
+            call.args += to_bytes(id), died_ms, digest
             call.add(entry)
         return call
 
@@ -322,23 +352,36 @@ class DeadLetterStore(StorePart):
             self._run("deadletters/purge_in_place", queue, args, answer=token)
         )
 
-    def delete_call(self, queue: str, dead_letters: Sequence[tuple[str, int]], token: str) -> Call:
+    def delete_call(
+        self,
+        queue: str,
+        dead_letters: Sequence[tuple[str, int]],
+        token: str,
+        *,
+        digests: Sequence[str] | None = None,
+    ) -> Call:
         """Return the call that deletes dead letters, by id and time of death (ms).
 
-        *token* as in :meth:`replay_call`.
+        With *digests*, the :func:`digest_of` each, only those that still have these bytes. *token*
+        as in :meth:`replay_call`.
         """
-        args = [part for id, died_ms in dead_letters for part in (to_bytes(id), died_ms)]
+        named = zip(dead_letters, digests or repeat("", len(dead_letters)), strict=True)
+        args = [part for (id, died_ms), each in named for part in (to_bytes(id), died_ms, each)]
         return self._new_call("deadletters/delete", queue, args, answer=token)
 
     def delete(
-        self, queue: str, dead_letters: Sequence[tuple[str, int]], token: str | None = None
+        self,
+        queue: str,
+        dead_letters: Sequence[tuple[str, int]],
+        token: str | None = None,
+        *,
+        digests: Sequence[str] | None = None,
     ) -> list[StatusCode]:
         """Run the :meth:`delete_call`, and return the outcome of each dead letter."""
         if not dead_letters:
             return []
-        return read_codes(
-            self._runner.run(self.delete_call(queue, dead_letters, token or uuid4().hex))
-        )
+        call = self.delete_call(queue, dead_letters, token or uuid4().hex, digests=digests)
+        return read_codes(self._runner.run(call))
 
     def swap_steps(
         self, queue: str, swaps: Sequence[Swap], token: str | None = None
@@ -427,9 +470,3 @@ class DeadLetterStore(StorePart):
         if cast(int, client.pttl(key)) > turn_ms:
             client.pexpire(key, turn_ms)  # the clock was set back
         return bool(client.get(key) == who.encode())
-
-
-def _last_score(found: Any) -> float:
-    """Return the score of the last member in a reply with scores."""
-    last = found[-1]
-    return float(last[-1] if isinstance(last, list) else last)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import socket
 from collections.abc import Iterator
 
 from celery import Celery
@@ -16,7 +17,7 @@ from redis.exceptions import (
     TimeoutError,
 )
 
-from celery_delayq.errors import BrokerUnavailable, DelayQError
+from celery_delayq.errors import BrokerTimeout, BrokerUnavailable, DelayQError
 from celery_delayq.store.scripting.refusals import Refusal, is_denied, refusal_of
 
 #: Errors of the broker, and of the connection to it.
@@ -27,6 +28,9 @@ _CONNECT_ERROR = re.compile(r"Error -?\w+ connecting to (?:unix socket: )?(\S+)\
 
 #: Connection errors of a server that is up and refuses the login.
 _LOGIN_ERRORS = (AuthenticationError, AuthorizationError)
+
+#: Errors of a server that did not answer in time: of redis-py, of ours, and of sockets.
+_TIMEOUTS = (TimeoutError, BrokerTimeout, socket.timeout)
 
 
 def is_away(exc: BaseException) -> bool:
@@ -53,6 +57,26 @@ def describe_error(exc: BaseException, app: Celery | None = None) -> str:
     address = broker_address(app) if app is not None else ""
     place = f" at {address}" if address else ""
     return f"cannot reach the broker{place}: {why}"
+
+
+def cure(exc: BaseException) -> str:
+    """Return what to do about an error of the connection to the broker.
+
+    "" for another error, also for a refused login: these say themselves what to do.
+    """
+    if isinstance(exc, DelayQError) and exc.__cause__ is not None:
+        return cure(exc.__cause__)
+    if not is_away(exc):
+        return ""
+    causes = [*_causes(exc)]
+    if any(isinstance(each, BusyLoadingError) for each in causes):
+        return "repeat this when it has read its data"
+    if any(isinstance(each, _TIMEOUTS) for each in causes):
+        return (
+            "see whether it hangs or the network loses packets, or raise socket_timeout and "
+            "socket_connect_timeout in broker_transport_options"
+        )
+    return "start it, or correct the broker URL"
 
 
 def _causes(exc: BaseException | None) -> Iterator[BaseException]:

@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple, TypeVar, cast
 
 from celery_delayq.errors import CommandRefused
-from celery_delayq.model.lookup import to_text
+from celery_delayq.model.script_values import to_text
 from celery_delayq.model.totals import TickTotals, Totals
 from celery_delayq.store.keys import Keys, Layout, queue_name
 from celery_delayq.store.scan import PAGE_MESSAGES, ScanStore

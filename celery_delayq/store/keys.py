@@ -20,7 +20,7 @@ from operator import attrgetter
 from typing import Any
 
 from celery_delayq.errors import ConfigError
-from celery_delayq.model.lookup import to_bytes
+from celery_delayq.model.script_values import to_bytes
 from celery_delayq.settings import Limits
 from celery_delayq.utils import foreign
 
@@ -300,7 +300,7 @@ class Keys:
     def of_tag(self, tag: str) -> Keys:
         """Return the names for the queues of one hash tag of a Redis Cluster.
 
-        Each name is the tag and then the name on a single Redis, such as ``{dq07-5}:{mail}:due``.
+        Each name is the tag and then the name on a single Redis, such as ``{dq00-0}:{mail}:due``.
         So no name is that of another queue's list. Redis uses only the first braces.
 
         Raises

@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple, cast
 
 from celery_delayq.errors import CommandRefused, RecordError
 from celery_delayq.model.envelope import Entry, dead_letter_text
-from celery_delayq.model.lookup import score_of, to_bytes, to_text
+from celery_delayq.model.script_values import score_of, to_bytes, to_text
 from celery_delayq.model.totals import kind_of
 from celery_delayq.store.history import joined
 from celery_delayq.store.keys import Layout
@@ -445,7 +445,7 @@ class LeaseStore(StorePart):
 
         After *max_deliveries* deaths of its process a message is delivered alone. If that process
         dies too, the message becomes a dead letter. 0: no limit. *max_gap* as in
-        :meth:`~celery_delayq.store.schedule.Store.next_queue`.
+        :meth:`~celery_delayq.store.store.Store.next_queue`.
         """
         args = [queue, to_bytes(worker_id), limit, max_deliveries, _ms(max_gap), self._keys.wake]
         args += layout.steps

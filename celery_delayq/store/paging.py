@@ -10,14 +10,20 @@ from functools import partial
 from typing import Any, TypeVar
 
 from celery_delayq.model.arguments.search import ArgumentSearch
-from celery_delayq.model.lookup import EntryCondition, FoundPage, ListedEntry, Position, State
 from celery_delayq.model.names import NO_RENAMES, Renames, check_name
 from celery_delayq.model.scheduled import Cursor, Filter, Page, ScheduledTask
+from celery_delayq.model.script_values import (
+    EntryCondition,
+    FoundPage,
+    ListedEntry,
+    Position,
+    State,
+)
 from celery_delayq.store.control import MAX_PAGE_BYTES
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.scan import PAGE_FIELDS
-from celery_delayq.store.schedule import Store, layouts
 from celery_delayq.store.scripting.calls import Steps
+from celery_delayq.store.store import Store, layouts
 from celery_delayq.store.stores import Stores
 
 T = TypeVar("T")
@@ -153,44 +159,42 @@ def read_page(
     names = sorted(queues_of(stores, filter.queue))
     single = len(names) * len(conditions) == 1
     found, last_due = _read(stores, conditions, names, limit, after)
-    listed = [
-        (each.listed_due_ms, name, each) for (name, _), its in found.items() for each in its.entries
-    ]
+    listed = {
+        (each.listed_due_ms, queue, each.name): each
+        for (queue, _), its in found.items()
+        for each in its.entries
+    }
     ends = [
-        (its.end.key_and_name[0], name, its.end.key_and_name[1])
-        for (name, _), its in found.items()
+        (due, queue, name)
+        for (queue, _), its in found.items()
         if its.end is not None
+        for due, name in [its.end.key_and_name]
     ]
-    # After this position, the entries of at least one stream are unknown.
-    limit_key = min(ends, default=None)
+    # After this place, the entries of at least one stream are unknown.
+    known_until = min(ends, default=None)
     shown = [
-        each
-        for each in heapq.nsmallest(limit, listed, key=lambda e: (e[0], e[1], e[2].name))
-        if limit_key is None or (each[0], each[1], each[2].name) <= limit_key
+        place
+        for place in heapq.nsmallest(limit, listed)
+        if known_until is None or place <= known_until
     ]
-    end: tuple[int, str, str] | None = None
-    if len(shown) == limit and len(listed) > limit:
-        key, name, last = shown[-1]
-        end = key, name, last.name
-    elif limit_key is not None:
-        end = limit_key
-    records = [each.record for _, _, each in shown] if single else _records(stores, shown)
+    end = shown[-1] if len(shown) == limit and len(listed) > limit else known_until
+    records = [listed[place].record for place in shown] if single else _records(stores, shown)
     tasks: list[ScheduledTask] = []
     looked = unknown = 0
-    for (_, name, each), data in zip(shown, records, strict=False):
+    for place, data in zip(shown, records, strict=False):
         if len(tasks) == most:
             break
         looked += 1
         if data:  # without data, the entry has left the schedule meanwhile
+            each = listed[place]
             state: State = "paused" if each.score != each.due_ms else "scheduled"
-            task = ScheduledTask.of_record(name, each.name, state, each.due_ms, data)
+            task = ScheduledTask.of_record(place[1], each.name, state, each.due_ms, data)
             is_meant = search is None or search.matches(task.message)
             unknown += is_meant is None
             if is_meant:
                 tasks.append(task)
     if looked < len(shown):
-        key, name, last = shown[looked - 1]
-        end = key, name, last.name
+        end = shown[looked - 1]
     cursor = None
     if end is not None:
         last_due = last_due if after.last_due is None else after.last_due
@@ -265,8 +269,9 @@ def _after(queue: str, after: Cursor, task: str | None) -> Position | None:
     return Position.of(after.key if queue < after.queue else after.key - 1, _MAX_NAME, task)
 
 
-def _records(stores: Stores, shown: Sequence[tuple[int, str, ListedEntry]]) -> list[bytes | None]:
-    """Read the records of the first entries of *shown*: of all of them, or :data:`MAX_PAGE_BYTES`.
+def _records(stores: Stores, shown: Sequence[tuple[int, str, str]]) -> list[bytes | None]:
+    """Read the records of the first of *shown* (due, queue, name): of all, or up to
+    :data:`MAX_PAGE_BYTES`.
 
     A round reads about 1 MB of each queue. A record is None if the entry has left the schedule.
     """
@@ -275,8 +280,8 @@ def _records(stores: Stores, shown: Sequence[tuple[int, str, ListedEntry]]) -> l
     while len(records) < len(shown) and size < MAX_PAGE_BYTES:
         some = shown[len(records) : len(records) + PAGE_FIELDS]
         names: dict[str, list[str]] = {}
-        for _, queue, listed in some:
-            names.setdefault(queue, []).append(listed.name)
+        for _, queue, name in some:
+            names.setdefault(queue, []).append(name)
         found = stores.run_each(names, partial(_first_records, names))
         unused = {queue: deque(its) for queue, its in found.items()}
         for _, queue, _ in some:

@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple, cast
 from uuid import uuid4
 
 from celery_delayq.model.envelope import Entry, Record
-from celery_delayq.model.lookup import to_bytes, to_text
+from celery_delayq.model.script_values import to_bytes, to_text
 from celery_delayq.store.dead_letters import DeadLetterStore
 from celery_delayq.store.scan import ScanStore
 from celery_delayq.store.scripting.calls import EntriesCall

@@ -17,8 +17,8 @@ from uuid import uuid4
 from celery_delayq.errors import CommandRefused
 from celery_delayq.model.delivery import split_leased
 from celery_delayq.model.envelope import PROPERTY, Record, due_of_eta
-from celery_delayq.model.lookup import StatusCode, to_bytes, to_text
 from celery_delayq.model.names import QUEUE_KEYS
+from celery_delayq.model.script_values import StatusCode, to_bytes, to_text
 from celery_delayq.store.keys import Layout, queue_name
 from celery_delayq.store.scan import PAGE_MESSAGES, ScanStore
 from celery_delayq.store.scripting.runner import ScriptRunner, StorePart
@@ -35,7 +35,7 @@ MAX_EXAMPLES = 3
 #: Number of keys that one call of ``SCAN`` reads, and of members that ``HSCAN`` and ``ZSCAN`` read.
 SCAN_COUNT = 500
 
-_NAMES = "|".join(QUEUE_KEYS - {"answer", "leased", "wake", "quarantine_turn"})
+_NAMES = "|".join(QUEUE_KEYS - {"answer", "leased", "turning", "wake", "quarantine_turn"})
 _OWN_KEY = re.compile(rf"\{{(.*)\}}:(?:(?:{_NAMES})|leased:(.+))", re.DOTALL)
 
 
@@ -322,22 +322,24 @@ class RepairStore(RepairPart):
         """Return the number of quarantined messages."""
         return cast(int, self._runner.client.llen(self._keys.queue(queue).quarantined))
 
-    def release_quarantined(
-        self, queue: str, layout: Layout, limit: int = CALL_MEMBERS
-    ) -> tuple[int, int]:
-        """Put up to *limit* quarantined messages back into their ready lists.
+    def release_quarantined(self, queue: str, layout: Layout) -> tuple[int, int]:
+        """Put up to :data:`CALL_MEMBERS` quarantined messages back into their ready lists.
 
         Return the numbers of messages put back and of messages that became dead letters.
         """
-        args = [limit, *layout.steps]
+        args = [CALL_MEMBERS, *layout.steps]
         moved, dead_lettered = self._run("leases/release_quarantined", queue, args, layout=layout)
         return moved, dead_lettered
 
-    def lives(self, worker_id: str) -> bool:
-        """Return whether a process may still run. Redis forgets it at its end, or when it is silent
-        for long.
+    def claimed_seconds(self, worker_id: str) -> float | None:
+        """Return for how many seconds the claim of a worker id still holds, 0 or more; None if its
+        process has ended, or has been silent for three times its lease.
+
+        The claim expires by Redis' clock. The end of a lease does not tell whether the process
+        runs: lease time stands still while no dispatcher calls.
         """
-        return bool(self._runner.client.exists(self._keys.worker_id(worker_id)))
+        remaining_ms = cast(int, self._runner.client.pttl(self._keys.worker_id(worker_id)))
+        return None if remaining_ms == -2 else max(0, remaining_ms) / 1000
 
 
 def _literally(text: str) -> str:

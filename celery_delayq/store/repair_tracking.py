@@ -12,7 +12,7 @@ from typing import NamedTuple, cast
 
 from celery_delayq.model.delivery import split_leased
 from celery_delayq.model.envelope import Label
-from celery_delayq.model.lookup import IndexEntry, to_bytes
+from celery_delayq.model.script_values import IndexEntry, to_bytes
 from celery_delayq.store.keys import Layout, queue_name
 from celery_delayq.store.repair import CALL_MEMBERS, SCAN_COUNT, Batch, RepairPart
 from celery_delayq.store.scan import Index

@@ -7,7 +7,7 @@ from itertools import chain
 from typing import Any, Literal, NamedTuple, cast
 
 from celery_delayq.model.envelope import MAX_DUE_MS, task_field
-from celery_delayq.model.lookup import (
+from celery_delayq.model.script_values import (
     PAUSED_OFFSET_MS,
     EntryCondition,
     ListedEntry,

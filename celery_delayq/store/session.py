@@ -14,16 +14,24 @@ from celery_delayq.utils.lazy import LazyName
 
 if TYPE_CHECKING:
     from celery import Celery
+    from redis.backoff import NoBackoff
+    from redis.retry import Retry
 
     from celery_delayq.settings import Settings
-    from celery_delayq.store.schedule import Store
     from celery_delayq.store.server.checks import check_layout
+    from celery_delayq.store.store import Store
     from celery_delayq.store.stores import Stores
 else:
+    NoBackoff = LazyName("redis.backoff:NoBackoff")
+    Retry = LazyName("redis.retry:Retry")
     Settings = LazyName("celery_delayq.settings:Settings")
     check_layout = LazyName("celery_delayq.store.server.checks:check_layout")
 
 T = TypeVar("T")
+
+#: Most seconds to wait for a connection where there is a timeout: a Redis that is there takes it
+#: at once, however busy it is.
+CONNECT_TIMEOUT_SECONDS = 2.0
 
 
 class Session:
@@ -37,13 +45,20 @@ class Session:
     app : Celery | None
         The app. If None, call :meth:`bind` later.
     redis_timeout : float | None
-        Seconds to wait for a connection to Redis, and for a reply, unless the app has its own
-        timeouts. None for the timeouts of the app alone.
+        See :attr:`redis_timeout`.
+
+    Attributes
+    ----------
+    redis_timeout : float | None
+        Seconds to wait for a reply of Redis, and for a connection at most
+        :data:`CONNECT_TIMEOUT_SECONDS`, unless the app has its own timeouts. Each server of the
+        URL is then tried once. None for the timeouts of the app alone: kombu waits for ever for
+        a reply, and tries for six seconds to connect.
     """
 
     def __init__(self, app: Celery | None = None, *, redis_timeout: float | None = None) -> None:
         self._app = app
-        self._redis_timeout = redis_timeout
+        self.redis_timeout = redis_timeout
         self._stores: Stores | None = None
         self._dead_letter_connection: Any = None
         self._lock = threading.Lock()
@@ -92,16 +107,31 @@ class Session:
                 self._stores = self.new_stores()
             return self._stores
 
+    def connection(self) -> Any:
+        """Return a new connection of kombu to the app's broker, with :attr:`redis_timeout`."""
+        connection = self.app.connection_for_write()
+        seconds = self.redis_timeout
+        if seconds is not None and connection.transport.driver_type == "redis":
+            options = connection.transport_options
+            timeouts = {
+                "socket_timeout": seconds,
+                "socket_connect_timeout": min(seconds, CONNECT_TIMEOUT_SECONDS),
+            }
+            tries = {"max_retries": max(0, len(connection.alt or ()) - 1)}
+            sleeps = {"interval_start": 0, "interval_step": 0}
+            for name, value in {**timeouts, **tries, **sleeps}.items():
+                options.setdefault(name, value)
+            # redis-py would ask each Sentinel eleven times, in five seconds.
+            no_retry = Retry(NoBackoff(), 0)
+            asked = {name: options[name] for name in timeouts}
+            own = options.get("sentinel_kwargs") or {}
+            options["sentinel_kwargs"] = {**asked, "retry": no_retry, **own}
+        return connection
+
     def new_stores(self) -> Stores:
         """Return stores with separate connections. Raises the errors of :attr:`stores`."""
-        with self.app.connection_for_write() as connection:
+        with self.connection() as connection:
             _check_broker(connection)
-        with self.app.connection_for_write() as connection:
-            if self._redis_timeout is not None:
-                for name in ("socket_timeout", "socket_connect_timeout"):
-                    connection.transport_options.setdefault(name, self._redis_timeout)
-                # kombu would try for six seconds, while all other threads wait for the stores.
-                connection.transport_options.update(max_retries=1, interval_start=0)
             stores: Stores = connection.default_channel.new_stores()
         if stores.has_one:  # earlier versions did not support a Redis Cluster
             check_layout(stores.only.client, stores.only.keys)

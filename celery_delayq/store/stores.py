@@ -12,12 +12,12 @@ from celery_delayq.errors import BrokerUnavailable, NotSupported
 from celery_delayq.model.canvas import Canvas
 from celery_delayq.model.cluster_tags import tag_of
 from celery_delayq.model.history import id_field, place_of
-from celery_delayq.model.lookup import Location, PausedNames
+from celery_delayq.model.script_values import Location, PausedNames
 from celery_delayq.store.history import HistoryStore
-from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting.calls import Steps
 from celery_delayq.store.scripting.replies import answered
 from celery_delayq.store.scripting.runner import MAX_PIPELINED_QUEUES
+from celery_delayq.store.store import Store
 from celery_delayq.store.task_limits import StoredLimit
 
 T = TypeVar("T")

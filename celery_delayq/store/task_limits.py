@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 from celery_delayq.model.limits import Definition
 from celery_delayq.model.limits.lanes import held_member, range_of_lane, range_of_limit
-from celery_delayq.model.lookup import to_bytes, to_text
+from celery_delayq.model.script_values import to_bytes, to_text
 from celery_delayq.store.keys import queue_name
 from celery_delayq.store.scan import PAGE_FIELDS
 from celery_delayq.store.scripting.calls import Call, Command, Steps
 from celery_delayq.store.scripting.clock import clock_us, time_command
-from celery_delayq.store.scripting.replies import answered
+from celery_delayq.store.scripting.replies import answered, members_with_scores
 from celery_delayq.store.scripting.runner import StorePart, ran
 
 #: Most lanes that are read together.
@@ -35,20 +36,26 @@ class StoredLimit(NamedTuple):
         return Definition.parse(self.override or self.of_code)
 
 
-class FirstLane(NamedTuple):
-    """The lane of a queue that may go first.
+class WaitingTasks(NamedTuple):
+    """What waits for limits in a queue.
 
     Attributes
     ----------
-    moment_us : float
-        The time (µs since 1970) from which it may go; infinity while it waits for a permit.
-    first : bytes
-        Its first held entry, with its place in the lane.
+    held : dict[str, int]
+        Held entries of each limit.
+    may_go : int
+        Held entries that a worker may take now. From many lanes it is estimated by a sample.
+    lane : str
+        Of the lanes that may go, the one that was due first; "" for none.
+    since_us : float
+        The time (µs since 1970) from which that lane was due; infinity if it is not known, since a
+        permit came back.
     """
 
-    lane: str
-    moment_us: float
-    first: bytes
+    held: dict[str, int]
+    may_go: int = 0
+    lane: str = ""
+    since_us: float = math.inf
 
 
 class LimitStore(StorePart):
@@ -169,14 +176,12 @@ class LimitStore(StorePart):
 
     def waiting_steps(
         self, queue: str, definitions: Mapping[str, Definition | None], now_us: int
-    ) -> Steps[tuple[dict[str, int], int]]:
-        """Return the number of held entries of each limit in a queue, and how many of them may go
-        now. From many lanes the second number is estimated by a sample.
-        """
+    ) -> Steps[WaitingTasks]:
+        """Return what waits for limits in a queue."""
         held = yield from self.held_by_limit_steps(queue, [*definitions])
         total = sum(held.values())
         if not total:
-            return held, 0
+            return WaitingTasks(held)
         lanes = self._keys.queue(queue).lanes
         page = ("LIMIT", 0, PAGE_LANES)
         first, behind = f"[{queue}\0", f"({queue}\1"
@@ -184,21 +189,22 @@ class LimitStore(StorePart):
             (
                 yield [
                     Command.of("ZCOUNT", lanes, "-inf", now_us),
-                    Command.of("ZRANGEBYSCORE", lanes, "-inf", now_us, *page),
+                    Command.of("ZRANGEBYSCORE", lanes, "-inf", now_us, "WITHSCORES", *page),
                     Command.of("ZRANGEBYLEX", self._keys.freed_lanes, first, behind, *page),
                 ]
             )
         )
+        since = {to_text(lane): moment for lane, moment in members_with_scores(found)}
         # Those found stand for all that may go; those freed come beside them.
-        share = number / max(1, len(found))
+        share = number / max(1, len(since))
         names = dict.fromkeys((to_text(each).partition("\0")[2] for each in freed), 1.0)
-        names |= dict.fromkeys(map(to_text, found), share)
+        names |= dict.fromkeys(since, share)
         if not names:
-            return held, 0
+            return WaitingTasks(held)
         of_lanes = yield from self.held_steps(queue, names)
         used = yield from self.used_steps(names)
         slots = yield from self.used_until_steps(names)
-        may_go = 0.0
+        may_go, going = 0.0, []
         for (lane, lanes_like_it), its_held, its_used, until in zip(
             names.items(), of_lanes, used, slots, strict=True
         ):
@@ -207,7 +213,10 @@ class LimitStore(StorePart):
             if definition is not None:
                 its_part = definition.may_go(its_held, its_used, until, now_us)
             may_go += its_part * lanes_like_it
-        return held, min(total, round(may_go))
+            if its_part:
+                going.append((since.get(lane, math.inf), lane))
+        since_us, lane = min(going, default=(math.inf, ""))
+        return WaitingTasks(held, min(total, round(may_go)), lane, since_us)
 
     def without_permits_call(self, queue: str, worker_id: str) -> Call:
         """Return the call that finds messages of a process without a permit; the reply has the name
@@ -249,13 +258,16 @@ class LimitStore(StorePart):
         [found] = answered(self._runner.run_all([self.ahead_command(*entry)]))
         return cast(int, found)
 
-    def first_lane(self, queue: str) -> FirstLane | None:
-        """Return the lane of a queue that may go first, or None if no lane has held entries."""
-        key, client = self._keys.queue(queue), self._runner.client
-        for lane, moment_us in client.zrange(key.lanes, 0, 0, withscores=True):
-            held = client.zrangebylex(key.held, *range_of_lane(to_text(lane)), 0, 1)
-            return FirstLane(to_text(lane), moment_us, *held) if held else None
-        return None
+    def is_held(self, queue: str, lane: str, step: int, due_ms: int, name: str) -> bool:
+        """Return whether an entry is in its lane, though its name may be paused by now."""
+        member = held_member(lane, step, due_ms, name)
+        return self._runner.client.zscore(self._keys.queue(queue).held, member) is not None
+
+    def first_held(self, queue: str, lane: str) -> bytes | None:
+        """Return the first held entry of a lane, with its place in the lane; None without one."""
+        range_ = range_of_lane(lane)
+        held = self._runner.client.zrangebylex(self._keys.queue(queue).held, *range_, 0, 1)
+        return cast("bytes", held[0]) if held else None
 
     def lanes(self, queue: str) -> Iterator[dict[str, float]]:
         """Yield the lanes of a queue in pages, each with the time (µs) of its next try; infinity

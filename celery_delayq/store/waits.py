@@ -9,20 +9,20 @@ from typing import Any, NamedTuple
 
 from celery_delayq.model.envelope import Label, task_field
 from celery_delayq.model.limits.lanes import next_start_us, range_of_lane
-from celery_delayq.model.lookup import IndexEntry, score_of, to_bytes, to_text
 from celery_delayq.model.scheduled import ScheduledTask
+from celery_delayq.model.script_values import IndexEntry, score_of, to_bytes, to_text
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.leases import DeliveryCounts
 from celery_delayq.store.scan import PAGE_MESSAGES, ScanStore
 from celery_delayq.store.scripting.calls import Command, Steps
 from celery_delayq.store.scripting.clock import clock_us, time_command
-from celery_delayq.store.scripting.replies import answered, cut
+from celery_delayq.store.scripting.replies import answered, cut, members_with_scores
 from celery_delayq.store.scripting.runner import StorePart, ran
 from celery_delayq.store.task_limits import LimitStore, StoredLimit
 from celery_delayq.utils import foreign
 
 #: Longest time (ms) without a look of a dispatcher over which lease time goes on: the default of
-#: :meth:`~celery_delayq.store.schedule.Store.next_queue`.
+#: :meth:`~celery_delayq.store.store.Store.next_queue`.
 MAX_GAP_MS = 10_000
 
 #: Most permits of a lane that are read.
@@ -247,8 +247,6 @@ def _number(value: bytes | None) -> int | None:
 
 
 def _scores(found: Sequence[Any]) -> list[int]:
-    """Return the score in a reply with one member, in RESP 2 or 3; empty without a member."""
-    if not found:
-        return []
-    score = float(found[-1][-1] if isinstance(found[-1], list) else found[-1])
-    return [] if math.isnan(score) else [score_of(score)]
+    """Return the scores in a reply, without those that are no numbers."""
+    scores = [score for _, score in members_with_scores(found)]
+    return [score_of(score) for score in scores if not math.isnan(score)]

@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, TypeVar
 from uuid import uuid4
 
 from celery_delayq.deadletters.client import CHANGE_BATCH, counts_of
-from celery_delayq.deadletters.search import DeadLetterSearch
+from celery_delayq.deadletters.reading import DeadLetterSearch
 from celery_delayq.errors import InvalidPlace
 from celery_delayq.model.dead_letter import DeadFilter, DeadFilterFields, DeadLetter
-from celery_delayq.model.lookup import StatusCode
 from celery_delayq.model.names import filter_of
 from celery_delayq.model.scheduled import moment
+from celery_delayq.model.script_values import StatusCode
 from celery_delayq.settings import Settings
-from celery_delayq.store.dead_letters import DeadLetterStore
+from celery_delayq.store.dead_letters import DeadLetterStore, digest_of, size_of
 from celery_delayq.store.session import Session
 from celery_delayq.store.stores import Stores
 from celery_delayq.transfer import jsonl
@@ -45,7 +45,6 @@ from celery_delayq.transfer.results import (
 )
 from celery_delayq.utils.credentials import hide
 from celery_delayq.utils.delegation import names_arguments
-from celery_delayq.utils.portions import batches as chunks
 from celery_delayq.utils.portions import portions
 
 if TYPE_CHECKING:
@@ -55,8 +54,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: Queue, id and time of death (ms) of a dead letter.
-Place = tuple[str, str, int]
+#: Queue, id, time of death (ms) and :func:`digest_of` of a dead letter.
+ReadDeadLetter = tuple[str, str, int, str]
 
 #: Most dead letters, and approximate bytes, of one transaction. Reading them takes several calls.
 PAGE_DEAD_LETTERS, PAGE_BYTES = 1000, 8_000_000
@@ -320,27 +319,33 @@ class RedisPlan:
         return self.session.ask(lambda stores: stores.of(queue).dead_letters)
 
     def delete(self, rows: Sequence[DeadLetterRow]) -> list[DeadLetterRow]:
-        """Delete dead letters in Redis; return the rows whose dead letter existed."""
-        found = {
-            (row.queue, row.dead_letter.id, row.dead_letter.dead_lettered.died_ms): row
-            for row in rows
-        }
+        """Delete dead letters in Redis; return the rows of the unchanged ones."""
+        found = {_read_dead_letter(row): row for row in rows}
         states = delete_unchanged(self.session, found)
-        return [found[place] for place, state in states if state == "d"]
+        return [found[each] for each, state in states if state == "d"]
+
+
+def _read_dead_letter(row: DeadLetterRow) -> ReadDeadLetter:
+    found = row.dead_letter
+    return found.queue, found.id, found.dead_lettered.died_ms, digest_of(row.data)
 
 
 def delete_unchanged(
-    session: Session, places: Iterable[Place]
-) -> Iterator[tuple[Place, StatusCode]]:
-    """Delete dead letters in Redis that have not changed; yield a status code for each."""
-    for queue, its in groupby(sorted(places), itemgetter(0)):
-        for some in chunks(its, CHANGE_BATCH):
-            names, token = [(id, died_ms) for _, id, died_ms in some], uuid4().hex
-            delete = partial(_delete, queue, names, token)
+    session: Session, dead_letters: Iterable[ReadDeadLetter]
+) -> Iterator[tuple[ReadDeadLetter, StatusCode]]:
+    """Delete dead letters in Redis that have not changed; yield a status code for each.
+
+    One that was rewritten stays: its new bytes are nowhere else.
+    """
+    for queue, its in groupby(sorted(dead_letters), itemgetter(0)):
+        for some in portions(its, CHANGE_BATCH, lambda each: size_of(each[3])):
+            delete = partial(_delete, queue, some, uuid4().hex)
             yield from zip(some, session.ask(delete), strict=True)
 
 
 def _delete(
-    queue: str, names: Sequence[tuple[str, int]], token: str, stores: Stores
+    queue: str, dead_letters: Sequence[ReadDeadLetter], token: str, stores: Stores
 ) -> list[StatusCode]:
-    return stores.of(queue).dead_letters.delete(queue, names, token)
+    names = [(id, died_ms) for _, id, died_ms, _ in dead_letters]
+    digests = [digest for *_, digest in dead_letters]
+    return stores.of(queue).dead_letters.delete(queue, names, token, digests=digests)

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from celery_delayq.deadletters.client import CHANGE_BATCH
-from celery_delayq.deadletters.search import DeadLetterSearch
+from celery_delayq.deadletters.reading import DeadLetterSearch
 from celery_delayq.model.dead_letter import DeadFilter, DeadFilterFields
-from celery_delayq.model.lookup import to_bytes
 from celery_delayq.model.names import filter_of
 from celery_delayq.model.scheduled import moment
+from celery_delayq.model.script_values import to_bytes
 from celery_delayq.store.session import Session
 from celery_delayq.store.stores import Stores
 from celery_delayq.transfer import jsonl

@@ -11,8 +11,8 @@ from typing import Any
 
 from celery_delayq.errors import InvalidFilter, RecordError
 from celery_delayq.model.dead_letter import DeadFilter, DeadLetter, DeadLetterRecord, is_in_place
-from celery_delayq.model.lookup import to_bytes
 from celery_delayq.model.names import Renames
+from celery_delayq.model.script_values import to_bytes
 from celery_delayq.transfer.export_format import RowKind, check_fields
 
 

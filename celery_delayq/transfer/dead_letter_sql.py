@@ -17,8 +17,8 @@ from urllib.parse import quote, unquote
 import sqlalchemy as sa
 
 from celery_delayq.model.dead_letter import DeadFilter
-from celery_delayq.model.lookup import to_bytes
 from celery_delayq.model.names import Renames
+from celery_delayq.model.script_values import to_bytes
 from celery_delayq.transfer.dead_letter_row import DeadLetterRow
 from celery_delayq.transfer.export_format import FORMAT_VERSION, PAGE_ROWS, Header, ParsedLines
 from celery_delayq.utils.portions import batches

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from hashlib import sha256
 
-from celery_delayq.deadletters.search import DeadLetterSearch
+from celery_delayq.deadletters.reading import DeadLetterSearch
 from celery_delayq.deadletters.stream import StreamDeadLetters, offsets_of
 from celery_delayq.model.dead_letter import DeadFilter, DeadLetter
 from celery_delayq.store.session import Session

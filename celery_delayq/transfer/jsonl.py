@@ -122,13 +122,12 @@ def read_lines(lines: Iterable[bytes], *kinds: RowKind) -> ParsedLines:
     expected = " or ".join(map(repr, by_format))
     number, open_since, empty = 0, 0, True
     for number, line in enumerate(_until_damage(lines), 1):
-        if isinstance(line, str):
-            yield number, line
-            empty = False
-            continue
         if not line.strip():
             continue
         empty = False
+        if isinstance(line, str):
+            yield number, line
+            continue
         try:
             fields = message_json.decode_plain(line.removeprefix(codecs.BOM_UTF8))
             if not isinstance(fields, dict) or "format" not in fields:

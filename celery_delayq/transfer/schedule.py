@@ -12,10 +12,10 @@ from uuid import uuid4
 
 from celery_delayq.errors import InvalidFilter, InvalidPlace, RecordError, TransferError
 from celery_delayq.model.arguments.search import ArgumentSearch
-from celery_delayq.model.lookup import FoundPage
 from celery_delayq.model.names import Renames, filter_of
 from celery_delayq.model.scheduled import Filter, FilterFields, moment
-from celery_delayq.schedule.search import search_of
+from celery_delayq.model.script_values import FoundPage
+from celery_delayq.schedule.pages import search_of
 from celery_delayq.store.paging import counts_of, listed_pages
 from celery_delayq.store.scripting.calls import MAX_CALL_MESSAGES, Call
 from celery_delayq.store.scripting.pipelining import PipelinedCalls

@@ -21,9 +21,9 @@ from celery_delayq.model.envelope import (
     is_task,
     policy_of_existing,
 )
-from celery_delayq.model.lookup import PAUSED_OFFSET_MS, ListedEntry
 from celery_delayq.model.names import NO_RENAMES, OWN_KEY_TEXT, Renames, is_own_key
 from celery_delayq.model.scheduled import Filter, moment
+from celery_delayq.model.script_values import PAUSED_OFFSET_MS, ListedEntry
 from celery_delayq.store.keys import Layout
 from celery_delayq.transfer.export_format import RowKind, check_fields, not_json
 from celery_delayq.utils import message_json

@@ -15,10 +15,10 @@ from celery_delayq.errors import NotReplicated
 from celery_delayq.model import publish_outcome
 from celery_delayq.model.envelope import Entry
 from celery_delayq.model.publish_outcome import PublishOutcome
-from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting.calls import Call, EntriesCall, ReadyCall, pack
 from celery_delayq.store.scripting.replies import EntriesReply
 from celery_delayq.store.scripting.scripts import Script
+from celery_delayq.store.store import Store
 
 
 class BatchState(Enum):
@@ -148,9 +148,9 @@ class PublishBatch(Batch):
         """Add an entry for the message being routed."""
         self._routed.append(_Part(store, store.schedule_call, queue, (entry,)))
 
-    def add_ready(self, store: Store, queue: str, step: int, message: bytes) -> None:
-        """Add a message without a delay."""
-        self._routed.append(_Part(store, store.ready_call, queue, (step, message)))
+    def add_ready(self, store: Store, queue: str, *message: Any) -> None:
+        """Add a message without a delay: the arguments of :meth:`ReadyCall.add`."""
+        self._routed.append(_Part(store, store.ready_call, queue, message))
 
     def flush(self) -> None:
         """Send the buffer and wait until Redis has stored all messages.
@@ -270,12 +270,9 @@ class _Outbox:
             try:
                 reply = self.wire.read()
                 if isinstance(call, EntriesCall):
-                    for outcome in EntriesReply.read(reply).outcomes(call):
-                        if outcome.put.other:
-                            found.append(outcome)
-                        error = publish_outcome.refusal_error(outcome)
-                        if error is not None:
-                            errors.append(error)
+                    outcomes = [*EntriesReply.read(reply).outcomes(call)]
+                    found += [each for each in outcomes if each.put.other]
+                    errors += filter(None, map(publish_outcome.refusal_error, outcomes))
             except ResponseError as exc:
                 errors.append(exc)
             self.unread.popleft()

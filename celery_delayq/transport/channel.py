@@ -35,10 +35,10 @@ from celery_delayq.model.names import OWN_KEY_TEXT, is_own_key
 from celery_delayq.model.task_options import check_identity, check_text
 from celery_delayq.settings import Settings
 from celery_delayq.store.keys import Keys, Layout
-from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting.client import TLSConnection, drop_refused_connections
 from celery_delayq.store.scripting.refusals import is_denied, is_full
 from celery_delayq.store.scripting.replies import Unacked
+from celery_delayq.store.store import Store
 from celery_delayq.store.stores import Stores
 from celery_delayq.transport import qos
 from celery_delayq.transport.batch import PublishBatch

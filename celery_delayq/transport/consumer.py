@@ -21,9 +21,9 @@ from celery_delayq.integration.endings.request import refuse_reserved
 from celery_delayq.integration.pauses_and_revokes import Controls
 from celery_delayq.settings import Settings
 from celery_delayq.store.leases import AcquireReply
-from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting.calls import Call, pack
 from celery_delayq.store.scripting.wire import Wire, socket_of
+from celery_delayq.store.store import Store
 from celery_delayq.transport.fair_share import BatchSize, FairShare, Share
 from celery_delayq.transport.idle import IdleWait
 from celery_delayq.transport.prefetch import Prefetch

@@ -12,7 +12,7 @@ from celery_delayq.dispatch.lease_keeper import LeaseKeeper
 from celery_delayq.integration import worker
 from celery_delayq.settings import Settings
 from celery_delayq.store.leases import Counted
-from celery_delayq.store.schedule import Store
+from celery_delayq.store.store import Store
 
 logger = logging.getLogger(__name__)
 

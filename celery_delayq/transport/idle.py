@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 
 from celery_delayq.integration import worker
 from celery_delayq.settings import Settings
-from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting.calls import pack_arg, pack_command
 from celery_delayq.store.server.checks import closes_idle_after
+from celery_delayq.store.store import Store
 from celery_delayq.transport.requests import FilledQueuesCall
 
 #: Seconds for which a consumer waits while the fleet looks at the ready lists.

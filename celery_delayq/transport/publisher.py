@@ -17,9 +17,9 @@ from celery_delayq.model.envelope import Due, Entry
 from celery_delayq.model.publish_outcome import PublishOutcome, Put
 from celery_delayq.model.task_options import check_own
 from celery_delayq.settings import Settings
-from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting.calls import Call
 from celery_delayq.store.scripting.replies import EntriesReply
+from celery_delayq.store.store import Store
 from celery_delayq.transport.batch import PublishBatch
 from celery_delayq.utils import message_json
 
@@ -70,7 +70,7 @@ class Publisher:
         entry = self.entry_of(store, message)
         if entry is None:
             ready = store.ready_call(queue)
-            ready.add(store.layout.step_of(message), message_json.encode(message))
+            ready.add(*_ready_arguments(store, message))
             return Publication(ready, _read_nothing)
         # If Redis refused a retry whose former message is acknowledged, the task would be lost.
         call = store.schedule_call(queue, retry=bool(message["headers"].get("retries")))
@@ -85,8 +85,7 @@ class Publisher:
         message = delivery.without_retry_note(message)
         entry = self.entry_of(store, message)
         if entry is None:
-            step = store.layout.step_of(message)
-            batch.add_ready(store, queue, step, message_json.encode(message))
+            batch.add_ready(store, queue, *_ready_arguments(store, message))
         else:
             batch.add_entry(store, queue, entry)
 
@@ -147,6 +146,12 @@ def _is_first(message: Mapping[str, Any], queue: str) -> bool:
     """Return whether *queue* is the first queue of a message: a topic may lead to several."""
     first: str = message["properties"][envelope.PROPERTY].setdefault("retried_to", queue)
     return first == queue
+
+
+def _ready_arguments(store: Store, message: Mapping[str, Any]) -> tuple[int, bytes, bool]:
+    """Return priority step and bytes of a message without a delay, and whether it is a task."""
+    step = store.layout.step_of(message)
+    return step, message_json.encode(message), envelope.is_task(message)
 
 
 def _read_nothing(_reply: Any) -> None:

@@ -17,9 +17,9 @@ from celery_delayq.model.limits.of_app import LimitedTask
 from celery_delayq.model.payload import body_of
 from celery_delayq.model.task_options import check_body
 from celery_delayq.store.leases import WhenDue
-from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting.errors import OUTAGE_ERRORS
 from celery_delayq.store.scripting.runner import is_fault_of_script
+from celery_delayq.store.store import Store
 from celery_delayq.transport.deliveries import Deliveries
 from celery_delayq.transport.publisher import Publisher, entry_of_received
 from celery_delayq.transport.qos import Message

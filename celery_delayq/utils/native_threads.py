@@ -12,8 +12,9 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
+from functools import cached_property, partial
 from importlib import import_module
+from inspect import isclass
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -75,6 +76,20 @@ def renew_locks(owner: Any, *names: str) -> None:
     A forked child lacks the thread that holds a lock, so the lock would never be released.
     """
     _LOCK_ATTRIBUTES[owner] = names
+
+
+def renew_property_locks(*packages: str) -> None:
+    """Give each cached property of *packages* a new lock in every forked child.
+
+    All instances share that lock, and a thread holds it while it computes a value. `functools` has
+    such locks before Python 3.12, kombu always. Only classes of loaded modules are visited.
+    """
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] in packages:
+            for owner in filter(isclass, list(vars(module).values())):
+                for each in vars(owner).values():
+                    if isinstance(each, cached_property) and hasattr(each, "lock"):
+                        renew_locks(each, "lock")
 
 
 def _renew_locks() -> None:

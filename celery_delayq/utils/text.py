@@ -14,12 +14,22 @@ UTF8_TEXT = "a text that UTF-8 can hold, without lone surrogates"
 #: Texts that :func:`percent` leaves as they are.
 _PLAIN_TEXT = re.compile(r"[\w.~/-]*", re.ASCII).fullmatch
 
+#: Units of a duration, longest first: how each is typed, and its seconds.
+_UNITS = {
+    "w": ("w(?:eeks?)?", 604_800),
+    "d": ("d(?:ays?)?", 86_400),
+    "h": ("h(?:ours?)?", 3600),
+    "m": ("m(?:in(?:ute)?s?)?", 60),
+    "s": ("s(?:ec(?:ond)?s?)?", 1),
+}
+
 #: Units of a duration in seconds, longest first.
-UNIT_SECONDS = {"w": 604_800, "d": 86_400, "h": 3600, "m": 60, "s": 1}
+UNIT_SECONDS = {unit: seconds for unit, (_, seconds) in _UNITS.items()}
 
 _NUMBER = r"[0-9]+(?:\.[0-9]+)?"
 _DURATION = re.compile(
-    r"([+-]?)\s*" + r"\s*".join(f"(?:({_NUMBER}){unit})?" for unit in UNIT_SECONDS), re.IGNORECASE
+    r"([+-]?)\s*" + r"\s*".join(rf"(?:({_NUMBER})\s*{typed})?" for typed, _ in _UNITS.values()),
+    re.IGNORECASE,
 )
 _SECONDS = re.compile(rf"[+-]?{_NUMBER}")
 
@@ -115,7 +125,7 @@ def distance(seconds: float) -> str:
 
 
 def seconds_of(text: str, *, bare: bool = True) -> float | None:
-    """Read a duration such as ``90``, ``90s``, ``1h30m`` or ``-10m``; None for other texts.
+    """Read a duration such as ``90``, ``1h30m``, ``2 hours`` or ``-10m``; None for other texts.
 
     Parameters
     ----------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 
@@ -88,6 +89,9 @@ FIELDS: Mapping[str, tuple[str, str]] = {
     "concurrency": ("At the same time", "none: any number; empty: as it is"),
 }
 
+#: Names of values in errors, by the field of the value; others have the name of their field.
+_VALUE_NAMES = {"when": "eta", "to_queue": "queue", "limit_rate": "rate"}
+
 #: What a change of the pause of an object means, by the change and the field of the object.
 PAUSE_TEXTS: Mapping[tuple[str, str], str] = {
     ("pause", "queue"): (
@@ -107,7 +111,7 @@ UNCHANGED: Mapping[Outcome, str] = {
     Outcome.READY: "ready already: a worker takes it next",
     Outcome.RUNNING: "a worker has it",
     Outcome.CHANGED: "somebody else has changed it meanwhile",
-    Outcome.PAST: "the new time would be in the past",
+    Outcome.PAST: "the new time would be in the past. Give a later time, or use Run now",
     Outcome.CONFLICT: "another task has its unique key",
     Outcome.UNREADABLE: "it is no message of a task",
     Outcome.REFUSED: "the broker refused it",
@@ -119,3 +123,20 @@ def counted(number: int, kind: str) -> str:
     """Return a number of tasks or dead letters in words."""
     noun = "task" if kind.endswith("tasks") else "dead letter"
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def fields_of_error(error: str, names: Sequence[str]) -> list[str]:
+    """Return the names of the fields whose values an error is about.
+
+    An error begins with the value, or with the title of the field. One about a call begins with the
+    name of the task, and all arguments follow it.
+    """
+    stated = re.match(r"(?:\S+: )?(\w+)=", error)
+    value = stated[1] if stated else ""
+    found = [
+        name
+        for name in names
+        if error.startswith(f"{FIELDS[name][0]}: ") or value in (name, _VALUE_NAMES.get(name))
+    ]
+    is_of_call = found == ["args"] and ", kwargs=" in error
+    return ["args", "kwargs"] if is_of_call and "kwargs" in names else found

@@ -9,8 +9,9 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
-from celery_delayq.errors import ConfigError, InvalidETA
-from celery_delayq.limits.client import LimitStatus, set_as_seen, unset_as_seen
+from celery_delayq.errors import ConfigError, InvalidETA, InvalidLimit
+from celery_delayq.limits.changes import Definitions, LimitChanges
+from celery_delayq.limits.client import TaskLimits
 from celery_delayq.model.dead_letter import DeadFilter
 from celery_delayq.model.scheduled import Bulk, Filter, Outcome, moment
 from celery_delayq.periodic.client import changed_entry, swap_entry
@@ -27,6 +28,7 @@ from celery_delayq.web.questions import (
     OBJECTS,
     Question,
     entry_of,
+    limit_text,
     marks_of,
     object_of,
     only_mark,
@@ -35,8 +37,8 @@ from celery_delayq.web.questions import (
     version_of,
     waiting_tasks,
 )
+from celery_delayq.web.schedule_words import read_schedule
 from celery_delayq.web.site import Site
-from celery_delayq.web.words import read_schedule
 
 #: Most ids that the log has of one change.
 MAX_LOGGED_IDS = 100
@@ -218,20 +220,30 @@ def _changed_limit(
     site: Site, action: str, name: str, query: Query, version: str
 ) -> Callable[[Job], object]:
     """Return the function that changes a limit, unless it differs from the one in the form."""
-    limits = site.delayq.limits
+    limits, changes = site.delayq.limits, LimitChanges(site.delayq.session)
     values = _limit_values(query) if action == "set_limit" else {}
-    calls: dict[str, Callable[[LimitStatus], Outcome]] = {
-        "set_limit": lambda seen: set_as_seen(limits, seen, **values),
-        "end_limit": lambda seen: set_as_seen(limits, seen, off=True),
-        "unset_limit": lambda seen: unset_as_seen(limits, seen),
+    calls: dict[str, Callable[[Definitions], Outcome]] = {
+        "set_limit": lambda seen: changes.set(name, values, seen=seen),
+        "end_limit": lambda seen: changes.switch_off(name, seen=seen),
+        "unset_limit": lambda seen: changes.forget(name, seen=seen),
     }
 
     def make(job: Job) -> None:
-        seen = limits.get(name)
-        is_same = version_of(seen.definitions) == version
+        seen = limits.get(name).definitions
+        is_same = version_of(seen) == version
         job.outcomes[calls[action](seen) if is_same else Outcome.CHANGED] += 1
+        job.facts = [("Now", _limit_now(limits, name))]
 
     return make
+
+
+def _limit_now(limits: TaskLimits, name: str) -> str:
+    """Return what a limit allows now, in words."""
+    try:
+        now = limits.get(name).definition
+    except InvalidLimit:  # no code has it, and what people had set is forgotten
+        now = None
+    return "no limit" if now is None else limit_text(now)
 
 
 def _limit_values(query: Query) -> dict[str, Any]:
@@ -265,7 +277,7 @@ def _each(
             try:
                 outcome = calls[name](id, if_eta=moment(ms), **values)
             except InvalidETA:
-                if len(marks) == 1:
+                if not _is_past(ms, values, site.now()):
                     raise
                 outcome = Outcome.PAST
             job.outcomes[outcome] += 1
@@ -273,6 +285,15 @@ def _each(
             _look_at(site, job, marks[0][1])
 
     return make
+
+
+def _is_past(due_ms: int, values: Mapping[str, Any], now: datetime) -> bool:
+    """Return whether the new time of a task with this due is in the past."""
+    eta: datetime | None = values.get("eta")
+    if eta is not None:
+        return eta <= now
+    moved_seconds: float = due_ms / 1000 + values.get("by", 0.0)
+    return moved_seconds <= now.timestamp()
 
 
 def _look_at(site: Site, job: Job, id: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime, tzinfo
 from functools import lru_cache
 from hashlib import sha256
@@ -13,11 +13,12 @@ from urllib.parse import urlencode
 
 from tornado.escape import xhtml_escape
 
-from celery_delayq.admin.load import LoadAhead
+from celery_delayq.admin.load_ahead import LoadAhead
 from celery_delayq.charts import svg
 from celery_delayq.charts.scales import Layer, layers_of
+from celery_delayq.model.envelope import parse_iso
 from celery_delayq.utils.text import distance, shortened, span, spelled
-from celery_delayq.web.query import local_text, quoted
+from celery_delayq.web.query import bytes_of, local_text, quoted, unquoted
 
 #: Characters of a text that a page shows, and of a cell of a table.
 MAX_TEXT, MAX_CELL = 20_000, 160
@@ -77,7 +78,7 @@ class Formatter:
         """Return the path of a page, with the fields that are set."""
         parts = [self.base, *([page] if page else []), *([quoted(rest)] if rest else [])]
         given = {name: value for name, value in fields.items() if value not in (None, "")}
-        query = urlencode(given, errors="surrogateescape")
+        query = urlencode({name: bytes_of(str(value)) for name, value in given.items()})
         return "/".join(parts) + (f"?{query}" if query else "")
 
     def short_url(self, page: str, /, **fields: Any) -> str:
@@ -88,9 +89,12 @@ class Formatter:
     def link(
         self, text: str | None, page: str, rest: str = "", /, most: int = MAX_CELL, **fields: Any
     ) -> str:
-        """Return the HTML of a link; only the text if no browser would send so long an address."""
+        """Return the HTML of a link; only the text if no address leads there, or one that is too
+        long for a browser.
+        """
         shown, url = escaped(self.cut(text, most)), self.url(page, rest, **fields)
-        if text is None or len(url) > MAX_URL:
+        names = [rest, *filter(None, map(str, fields.values()))]
+        if text is None or len(url) > MAX_URL or any(unquoted(quoted(it)) != it for it in names):
             return shown
         return f'<a href="{escaped(url)}">{shown}</a>'
 
@@ -105,6 +109,10 @@ class Formatter:
     def exact(self, time: datetime) -> str:
         """Return a time to the second, in the zone that each page names."""
         return local_text(time, self.zone).replace("T", " ")
+
+    def exact_text(self, iso: str) -> str:
+        """Return a time in ISO 8601 as :meth:`exact` shows it."""
+        return self.exact(parse_iso(iso))
 
     @property
     def zone_text(self) -> str:
@@ -138,6 +146,11 @@ class Formatter:
             return "-"
         return f"{value:,}" if isinstance(value, int) else f"{value:,.1f}"
 
+    def count(self, value: int | None, page: str, rest: str = "", /, **fields: Any) -> str:
+        """Return the HTML of a number of what a page lists: a link to the page unless it is 0."""
+        text = self.number(value)
+        return self.link(text, page, rest, **fields) if value else text
+
     def seconds(self, value: float | None) -> str:
         """Return a duration, such as ``2h 5m``; a dash if it is unknown."""
         return "-" if value is None else span(value)
@@ -163,15 +176,15 @@ class Formatter:
         layer = Layer("ticks", "s1", numbers)
         return svg.bars(label, times, 3600, [layer], height=180, zone=self.zone)
 
-    def load_chart(self, load: LoadAhead, step: str) -> str:
+    def load_chart(self, load: LoadAhead, step: str, names: Sequence[str]) -> str:
         """Return the SVG of the load to come."""
         label = f"Scheduled tasks by the {step} in which they are due: {load.total:,}"
-        layers = self.layers(load)
+        layers = self.layers(load, names)
         return svg.bars(label, load.times, load.step, layers, height=220, zone=self.zone)
 
-    def layers(self, load: LoadAhead) -> list[Layer]:
-        """Return the layers of the chart, with their names and colours."""
-        return layers_of(load.counts, load.others)
+    def layers(self, load: LoadAhead, names: Sequence[str]) -> list[Layer]:
+        """Return the layers of the chart. Their colours follow the order of *names*."""
+        return layers_of(load.counts, load.others, names)
 
 
 #: What all templates know.

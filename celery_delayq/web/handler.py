@@ -24,14 +24,14 @@ from celery_delayq.errors import (
 from celery_delayq.store.error_text import BROKER_ERRORS, describe_error
 from celery_delayq.utils.text import spelled
 from celery_delayq.web import changes
-from celery_delayq.web.actions import FIELDS, TIME_FIELDS, UNCHANGED
+from celery_delayq.web.actions import FIELDS, TIME_FIELDS, UNCHANGED, fields_of_error
 from celery_delayq.web.formatting import MAX_URL, Formatter, static_file
 from celery_delayq.web.pages import PAGES, SEARCH_PAGES, Page
 from celery_delayq.web.pages.health import CHECK_HINTS
 from celery_delayq.web.pages.scheduled import STATES
 from celery_delayq.web.query import Forbidden, NotFound, Query, quoted
 from celery_delayq.web.questions import Question, ask, back_in, job_of
-from celery_delayq.web.rights import check_right_to_change
+from celery_delayq.web.request_checks import check_right_to_change
 from celery_delayq.web.site import Site
 
 logger = logging.getLogger(__name__)
@@ -119,8 +119,8 @@ class DelayedPages(RequestHandler):
 
     async def _answer_page(self, name: str, rest: str) -> None:
         page = PAGES.get(name)
-        if page is None:
-            raise NotFound(f"There is no page {name}.")
+        if page is None or (rest and not page.has_objects):
+            raise NotFound(f"There is no page {name}{'/' if rest else ''}{rest}.")
         query = self._query(rest)
         query.check_fields([*page.fields, "fragment"])
         await self._show(name, page, query)
@@ -246,6 +246,7 @@ class DelayedPages(RequestHandler):
         body = self.render_string(
             "delayed-confirm.html",
             p=formatter, view=question, error=error, fields=FIELDS, times=TIME_FIELDS,
+            wrong=fields_of_error(error, question.action.fields),
             form=self._form_fields(back.page, query),
         )  # fmt: skip
         self._frame("confirm", body, formatter)

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta, timezone, tzinfo
+from datetime import datetime, timezone, tzinfo
 from urllib.parse import quote, unquote_to_bytes
 
 from celery_delayq.errors import InvalidETA, InvalidFilter
-from celery_delayq.model.envelope import due_of_eta, parse_iso
-from celery_delayq.model.scheduled import moment
-from celery_delayq.utils.text import seconds_of, spelled
-
-#: An hour of one digit, as people write it.
-_ONE_DIGIT_HOUR = re.compile(r"^(\d{4}-\d\d-\d\d)[ T]+(\d:)")
+from celery_delayq.model.typed_times import (
+    DISTANCE_HELP,
+    TIME_HELP,
+    Direction,
+    read_typed_time,
+)
+from celery_delayq.utils.text import spelled
 
 
 class NotFound(Exception):
@@ -89,33 +89,42 @@ class Query:
         text = self.text(name)
         return text if text in choices else choices[0]
 
-    def moment(self, name: str, now: datetime) -> datetime | None:
-        """Return the time in a field: ISO 8601, or a duration with a unit, such as ``1h30m``.
+    def moment(self, name: str, now: datetime, unsigned: Direction = "from now") -> datetime | None:
+        """Return the time in a field, as :func:`~celery_delayq.model.typed_times.read_typed_time`
+        reads it; None for an empty field.
 
         Raises
         ------
         InvalidETA
-            The text is neither.
+            The text is no time.
         """
         text = self.text(name)
         if not text:
             return None
-        seconds = seconds_of(text, bare=False)
         try:
-            if seconds is not None:
-                return now + timedelta(seconds=seconds)
-            found = parse_iso(_ONE_DIGIT_HOUR.sub(r"\1T0\2", text))
-            return moment(due_of_eta(_with_zone(found, self.zone)).ms)
+            return read_typed_time(text, now, self.zone, unsigned)
         except (ValueError, OverflowError) as exc:
-            raise InvalidETA(
-                f"{name}={text!r}: expected a time such as 2030-01-31T09:00 or "
-                "2030-01-31T09:00:00+01:00, or a duration such as 90s, 5m, 1h30m or 2d"
-            ) from exc
+            raise InvalidETA(f"{name}={text!r}: expected {TIME_HELP}, or {DISTANCE_HELP}") from exc
+
+
+def bytes_of(text: str) -> bytes:
+    """Return a text as the bytes of an address. Of lone surrogates, which JSON may have, those that
+    stand for no byte are encoded too: no bytes of an address lead to them.
+    """
+    try:
+        return text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return b"".join(map(_bytes_of_one, text))
+
+
+def _bytes_of_one(one: str) -> bytes:
+    is_byte = "\udc80" <= one <= "\udcff"
+    return one.encode("utf-8", "surrogateescape" if is_byte else "surrogatepass")
 
 
 def quoted(text: str) -> str:
     """Return an id or a name as one part of a path, or as a value that no browser changes."""
-    return quote(text.encode("utf-8", "surrogateescape"), safe="")
+    return quote(bytes_of(text), safe="")
 
 
 def unquoted(text: str) -> str:
@@ -135,7 +144,3 @@ def local_text(time: datetime, zone: tzinfo) -> str:
     except (OverflowError, ValueError, OSError):  # at the limits of datetime
         there = time.astimezone(timezone.utc)
     return there.replace(tzinfo=None, microsecond=0).isoformat()
-
-
-def _with_zone(time: datetime, zone: tzinfo | None) -> datetime:
-    return time.replace(tzinfo=zone) if time.tzinfo is None else time

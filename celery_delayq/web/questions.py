@@ -19,9 +19,9 @@ from celery_delayq.model.limits import Definition
 from celery_delayq.model.payload import MessageFields
 from celery_delayq.model.scheduled import Filter, ScheduledTask, moment
 from celery_delayq.periodic.definition import definition_hash_of
+from celery_delayq.periodic.entries import Periodic
 from celery_delayq.periodic.serialization import describe
-from celery_delayq.periodic.state import Periodic
-from celery_delayq.utils.text import is_utf8, shortened
+from celery_delayq.utils.text import shortened
 from celery_delayq.web.actions import ACTIONS, PAUSE_TEXTS, Action, Kind, counted
 from celery_delayq.web.jobs import Back, Job
 from celery_delayq.web.pages import PAGES, dead, scheduled
@@ -315,16 +315,18 @@ def _present_fields(site: Site, entry: Periodic) -> dict[str, str]:
 
 
 def _json_texts(values: Mapping[str, Any]) -> dict[str, str]:
-    """Return values as JSON that a browser sends back as it is, without empty and long ones."""
+    """Return values as JSON that a browser sends back as it is, without empty and long ones.
+
+    Characters that are not printable are escaped, so that they can be seen.
+    """
     texts: dict[str, str] = {}
     for name, value in values.items():
         try:
             text = json.dumps(value, ensure_ascii=False)
-            text = text if is_utf8(text) else json.dumps(value)
         except RecursionError:
             continue
         if value and len(text) < MAX_EDITED:
-            texts[name] = text
+            texts[name] = "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in text)
     return texts
 
 
@@ -395,6 +397,8 @@ def _limit_texts(definition: Definition | None) -> dict[str, str]:
 def limit_text(definition: Definition) -> str:
     """Return what a limit allows, in words."""
     parts = [str(definition.rate)] if definition.rate else []
+    if definition.rate and definition.burst > 1:
+        parts.append(f"bursts of {definition.burst:,}")
     if definition.concurrency:
         parts.append(f"{definition.concurrency} at the same time")
     return ", ".join(parts)

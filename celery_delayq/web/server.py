@@ -18,7 +18,7 @@ from tornado.web import Application, HTTPError, RedirectHandler
 from celery_delayq.errors import ConfigError
 from celery_delayq.web.handler import DelayedPages
 from celery_delayq.web.loader import alone_loader
-from celery_delayq.web.rights import basic_credentials
+from celery_delayq.web.request_checks import basic_credentials
 from celery_delayq.web.site import Site
 
 

@@ -10,13 +10,12 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, tzinfo
-from threading import Lock, Thread
+from threading import Lock
 from typing import Any, NamedTuple, TypeVar
 
 from celery import Celery
 from celery.events.state import Task as EventTask
 
-from celery_delayq.admin.doctor import Diagnosis, diagnose
 from celery_delayq.admin.web_rights import WebRights
 from celery_delayq.app import DelayQ
 from celery_delayq.errors import BrokerTimeout, DelayQError
@@ -24,6 +23,7 @@ from celery_delayq.model.payload import MessageFields
 from celery_delayq.model.scheduled import moment
 from celery_delayq.model.totals import Totals
 from celery_delayq.store.session import Session
+from celery_delayq.web.doctor_looks import DoctorLooks
 from celery_delayq.web.jobs import Jobs
 
 logger = logging.getLogger(__name__)
@@ -41,9 +41,6 @@ RATE_SECONDS = 60.0
 
 #: Seconds for which the doctor may finish when a server ends.
 DOCTOR_SECONDS = 1.0
-
-#: Seconds for which findings of all checks are shown again, and those of the quick checks.
-FINDINGS_SECONDS, QUICK_FINDINGS_SECONDS = 60.0, 300.0
 
 #: Shown in place of what a formatter of tasks failed to format.
 _HIDDEN = "(format_task failed)"
@@ -80,11 +77,10 @@ class Site:
         # Connections of its own: those of the app may have no timeout.
         self.delayq.session = Session(app, redis_timeout=REDIS_TIMEOUT_SECONDS)
         self.rates = Rates()
+        self.doctor = DoctorLooks(self.delayq.session)
         self.jobs = Jobs(app)
         self._format_task = format_task
         self._executor = ThreadPoolExecutor(THREADS, "delayq-web")
-        self._findings: tuple[float, Diagnosis] | None = None
-        self._doctor: Thread | None = None
 
     @property
     def rights(self) -> WebRights:
@@ -135,43 +131,8 @@ class Site:
         """Close connections and threads."""
         self.jobs.close()
         self._executor.shutdown(wait=False, cancel_futures=True)
-        if self._doctor is not None:
-            self._doctor.join(DOCTOR_SECONDS)
+        self.doctor.wait(DOCTOR_SECONDS)
         self.delayq.close()
-
-    def all_findings(self) -> Diagnosis:
-        """Return the findings of all checks of the doctor, not older than a minute."""
-        known = self._findings
-        if known is not None and "fsck" in known[1].checks and _age(known) < FINDINGS_SECONDS:
-            return known[1]
-        return self._look(quick=False)
-
-    def newest_findings(self) -> Diagnosis | None:
-        """Return the newest findings of the doctor; None before the first ones."""
-        return None if self._findings is None else self._findings[1]
-
-    def renew_findings(self) -> None:
-        """Make the quick checks of the doctor in a thread, unless the findings are new."""
-        known = self._findings
-        if known is not None and _age(known) < QUICK_FINDINGS_SECONDS:
-            return
-        if self._doctor is None or not self._doctor.is_alive():
-            # A daemon: the process may end while the broker is silent.
-            self._doctor = Thread(target=self._renew, name="delayq-web-doctor", daemon=True)
-            self._doctor.start()
-
-    def _renew(self) -> None:
-        try:
-            self._look(quick=True)
-        except Exception:
-            logger.exception("The quick checks of the doctor failed")
-
-    def _look(self, *, quick: bool) -> Diagnosis:
-        found = diagnose(self.delayq.session, quick=quick)
-        # A broker that is away is back sooner than findings are old.
-        is_away = any(each.check == "broker" for each in found.findings)
-        self._findings = None if is_away else (time.monotonic(), found)
-        return found
 
     def texts_of(self, task: MessageFields, **known: Any) -> Texts:
         """Return what may be shown of a task: what Flower's formatter leaves of it.
@@ -199,10 +160,6 @@ class Site:
             found = [_HIDDEN, _HIDDEN, error and _HIDDEN, traceback and _HIDDEN]
         args, kwargs, error, traceback = (None if it is None else str(it) for it in found)
         return Texts(args, kwargs, error, traceback, is_whole=False)
-
-
-def _age(findings: tuple[float, Diagnosis]) -> float:
-    return time.monotonic() - findings[0]
 
 
 def _text_of(task: MessageFields, name: str) -> str | None:

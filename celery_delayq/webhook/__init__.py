@@ -34,7 +34,7 @@ from celery_delayq.errors import (
     InvalidWebhook,
 )
 from celery_delayq.integration.retries import attempts_of
-from celery_delayq.model.retry_policy import STEPPED
+from celery_delayq.model.retries.policy import STEPPED
 from celery_delayq.utils.credentials import hide
 from celery_delayq.utils.numbers import is_finite, is_integer
 from celery_delayq.webhook.addresses import (

@@ -16,7 +16,7 @@ from tornado.websocket import WebSocketClientConnection, websocket_connect
 
 from celery_delayq.testing import ManagedProcess, wait_until
 from tests.support import TIMEOUT
-from tests.support.left_out import left_out
+from tests.support.skips import left_out
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -35,6 +35,9 @@ FLAGS = (
     "--window-size=1400,900",
     "--remote-debugging-port=0",
 )
+
+#: The error of a script whose page has gone meanwhile.
+_NAVIGATED = "navigated or closed"
 
 
 class Browser:
@@ -121,9 +124,16 @@ class Browser:
 
     def wait_for(self, script: str) -> Any:
         """Wait until a JavaScript expression is true, and return its value."""
-        return wait_until(
-            lambda: self.evaluate(script), TIMEOUT, lambda: f"{script} in:\n{self.text()}"
-        )
+
+        def value() -> Any:
+            try:
+                return self.evaluate(script)
+            except RuntimeError as exc:
+                if _NAVIGATED not in str(exc):
+                    raise
+                return None  # the next page comes
+
+        return wait_until(value, TIMEOUT, lambda: f"{script} in:\n{self.text()}")
 
     def text(self) -> str:
         """Return the text of the page as a reader sees it."""

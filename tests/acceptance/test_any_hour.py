@@ -15,7 +15,7 @@ import pytest
 from celery_delayq.embedded import wheel_redis_server
 from celery_delayq.testing.servers import SERVER_VARIABLE
 from tests.support.faults.clocks import wrong_clock
-from tests.support.left_out import left_out
+from tests.support.skips import left_out
 
 pytestmark = pytest.mark.nightly
 

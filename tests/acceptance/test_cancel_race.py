@@ -19,7 +19,7 @@ from redis import Redis
 
 from celery_delayq.model.envelope import Due, Entry
 from celery_delayq.store.keys import Keys, Layout
-from celery_delayq.store.schedule import Store
+from celery_delayq.store.store import Store
 from celery_delayq.testing.fixtures import RedisUnderTest
 from celery_delayq.utils.message_json import decode
 from tests.support.faults.scale import SEED, scaled

@@ -22,7 +22,7 @@ from celery_delayq.schedule.items import Item
 from celery_delayq.testing import wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.support import dead_letters
-from tests.support.left_out import left_out
+from tests.support.skips import left_out
 
 #: The shell's prompt: number of commands that it has run, and exit code of the last one.
 PROMPT = re.compile(r"^<(\d+):(\d+)>\$", re.MULTILINE)
@@ -356,7 +356,7 @@ def test_dead_letters_are_looked_at_and_replayed(terminal: Terminal, app: Celery
     assert "Traceback (most recent call last):" in one
     assert re.search(r"^died +\d{4}-\d\d-\d\dT\S+\+09:00, ", one, re.MULTILINE)
 
-    code, shown = terminal.run(f"{DELAYQ} dead replay --all --dry-run")
+    code, shown = terminal.run(f"{DELAYQ} dead replay --everything --dry-run")
     assert code == 0
     # Sentences may be wrapped, tables may not.
     rows = [line for line in shown.splitlines() if not line.startswith("This app")]

@@ -7,8 +7,8 @@ import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import product
 from pathlib import Path
+from typing import Any
 
 import pytest
 from celery import Celery
@@ -18,10 +18,21 @@ from celery_delayq import DelayQ, Limit
 from celery_delayq.testing import ManagedProcess
 from celery_delayq.testing.fixtures import RedisUnderTest
 from celery_delayq.utils.text import percent
+from celery_delayq.web.actions import ACTIONS
+from celery_delayq.web.pages import PAGES
 from tests.acceptance.browser import Browser
 from tests.integration.conftest import MakeApp
 from tests.support.dead_letters import details, message
-from tests.support.flower import APPS, OLDEST, OPERATOR, PASSWORDS, Site, page_paths, running_flower
+from tests.support.flower import (
+    APPS,
+    OLDEST,
+    OPERATOR,
+    PAGE_OBJECTS,
+    PASSWORDS,
+    Site,
+    page_paths,
+    running_flower,
+)
 from tests.support.npm import axe
 from tests.support.runs import finished
 
@@ -80,6 +91,11 @@ def running(kind: str, redis: RedisUnderTest, folder: Path) -> Iterator[Site]:
         assert "Traceback" not in process.log
 
 
+def has_rights(kind: str) -> bool:
+    """Return whether there is a login, so that somebody may change tasks."""
+    return "login" in kind or kind == "alone"
+
+
 @pytest.fixture(params=KINDS)
 def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
@@ -94,7 +110,7 @@ def site(kind: str, app: Celery, delayq_redis: RedisUnderTest, tmp_path: Path) -
 @pytest.fixture
 def browser(kind: str, site: Site, tmp_path: Path) -> Iterator[Browser]:
     with Browser(tmp_path / "browser") as browser:
-        if "login" in kind or kind == "alone":
+        if has_rights(kind):
             browser.send_headers(site.as_user(OPERATOR).headers)
         yield browser
 
@@ -112,12 +128,22 @@ def fill(app: Celery, delayq: DelayQ, names: tuple[str, ...] = ("shop.mail",)) -
         delayq.periodic.add(short, crontab(minute=0), short, [short], {"note": short})
         stored = {percent(short): Limit("any", rate="100/m").definition.text}
         delayq.store.task_limits.announce(stored)
+    delayq.periodic.add("off", 60, "shop.report")
+    delayq.periodic.pause("off")
+    delayq.store.task_limits.announce({"changed": Limit("changed", rate="1/m").definition.text})
+    delayq.limits.set("changed", concurrency=2)
 
-
-PATHS = (*page_paths().values(), "/scheduled?argument=mail")
 
 #: Pages of what `fill` makes.
-OBJECTS = ("task/shop.mail", "task/dead%20shop.mail", "periodic/shop.mail", "limits/shop.mail")
+OBJECTS = {
+    "task": ("shop.mail", "dead shop.mail"),
+    "entry": ("shop.mail", "off"),
+    "limit": ("shop.mail", "changed"),
+}
+
+#: Paths of all pages, with and without objects.
+PATHS = (*page_paths().values(), "/scheduled?argument=mail")
+PATHS_OF_OBJECTS = (*page_paths(**OBJECTS).values(), "/scheduled?argument=mail")
 
 #: Finds what keeps people from reading our part of a page. Flower's own parts are not ours.
 AXE = """
@@ -127,16 +153,18 @@ axe.run('#delayed', {resultTypes: ['violations']}).then(result => result.violati
 """
 
 
-def look_at(browser: Browser, site: Site, path: str, width: int) -> list[tuple[str, int, str]]:
+def look_at(
+    browser: Browser, site: Site, path: str, width: int, status: int = 200
+) -> list[tuple[str, int, str]]:
     """Return what is wrong with a page: what does not fit, what fails, and what few can read."""
     browser.resize(width, 900)
     browser.open(f"{site.url}/delayed{path}")
-    return [(path, width, each) for each in problems(browser)]
+    return [(path, width, each) for each in problems(browser, status)]
 
 
-def problems(browser: Browser) -> list[str]:
-    """Return what is wrong with the page that the browser shows."""
-    found: list[str] = browser.errors()
+def problems(browser: Browser, status: int = 200) -> list[str]:
+    """Return what is wrong with the page with this status that the browser shows."""
+    found = [each for each in browser.errors() if f"a status of {status} " not in each]
     if not browser.evaluate("document.querySelector('#delayed h1') !== null"):
         found.append(browser.text())
     if browser.evaluate("document.documentElement.scrollWidth > innerWidth"):
@@ -145,24 +173,101 @@ def problems(browser: Browser) -> list[str]:
     return found
 
 
-def test_each_page_fits_and_everybody_can_read_it(
+#: The changes that a page offers.
+OFFERED = "[...document.querySelectorAll('#delayed button[name=action]')].map(each => each.value)"
+
+#: Asks for a change, with the first task of a list; false if the page does not offer it.
+ASK = """
+(() => {
+  const button = [...document.querySelectorAll('#delayed button[name=action]')]
+    .find(each => each.value === %s);
+  const box = button && button.form.querySelector('input[type=checkbox][name=mark]');
+  if (box && !box.checked) { box.click(); }
+  if (button) { setTimeout(() => button.click()); }
+  return Boolean(button);
+})()
+"""
+
+#: Sends the form of a question.
+SEND = "setTimeout(() => document.querySelector('#delayed .dq-primary').click())"
+
+#: A field of the form that takes any text.
+TEXT_FIELD = "#delayed form :is(input[name]:not([type]), textarea)"
+
+
+def sends(browser: Browser, script: str) -> None:
+    """Run a script that sends a form, and wait until the next page is there."""
+    browser.evaluate("window.isOld = true")
+    assert browser.evaluate(script), browser.text()
+    browser.wait_for("!window.isOld && document.readyState === 'complete'")
+
+
+def looks_at_forms(
+    browser: Browser, site: Site, path: str, width: int, seen: set[str]
+) -> list[Any]:
+    """Look at each form that a page leads to and that was not seen yet, also with a wrong value."""
+    wrong: list[Any] = []
+    for name in sorted({*browser.evaluate(OFFERED)} - seen):
+        seen.add(name)
+        browser.open(f"{site.url}/delayed{path}")
+        sends(browser, ASK % json.dumps(name))
+        wrong += [(path, name, width, each) for each in problems(browser)]
+        if browser.evaluate(f"document.querySelector('{TEXT_FIELD}') !== null"):
+            browser.evaluate(f"document.querySelector('{TEXT_FIELD}').value = '?'")
+            sends(browser, SEND)
+            wrong += [(path, name, width, "wrong", each) for each in problems(browser, 400)]
+    return wrong
+
+
+def test_each_page_and_form_fits_and_everybody_can_use_it(
+    app: Celery, delayq: DelayQ, site: Site, browser: Browser, kind: str
+) -> None:
+    """A walk: all pages, and from them all forms. Without a login there are none."""
+    wrong: list[Any] = [each for path in PATHS for each in look_at(browser, site, path, WIDTHS[0])]
+    fill(app, delayq)
+    delayq.pause(queue="slow")
+    for width, scheme in ((WIDTHS[0], "light"), (WIDTHS[1], "light"), (WIDTHS[0], "dark")):
+        browser.prefer(scheme)
+        seen: set[str] = set()
+        for path in PATHS_OF_OBJECTS:
+            wrong += look_at(browser, site, path, width)
+            if scheme == "light":
+                wrong += looks_at_forms(browser, site, path, width, seen)
+        wrong += look_at(browser, site, "/task/nobody", width, 404)
+        if scheme == "light":
+            assert seen == ({*ACTIONS} if has_rights(kind) else set())
+    assert wrong == []
+
+
+def test_the_walk_knows_what_pages_are_about() -> None:
+    assert {name for name, page in PAGES.items() if page.has_objects} == {*PAGE_OBJECTS}
+    assert {*PAGE_OBJECTS.values()} == {"change", *OBJECTS}
+
+
+@pytest.mark.parametrize("kind", ["newest with a login", "oldest with a login", "alone"])
+def test_the_outcome_of_a_change_fits_and_everybody_can_read_it(
     app: Celery, delayq: DelayQ, site: Site, browser: Browser
 ) -> None:
-    wrong = [each for path in PATHS for each in look_at(browser, site, path, WIDTHS[0])]
     fill(app, delayq)
-    paths = (*PATHS, *(f"/{each}" for each in OBJECTS))
     for width in WIDTHS:
-        wrong += [each for path in paths for each in look_at(browser, site, path, width)]
-    browser.prefer("dark")
-    wrong += [each for path in paths for each in look_at(browser, site, path, WIDTHS[0])]
-    assert wrong == []
+        browser.resize(width, 900)
+        browser.open(f"{site.url}/delayed/limits/shop.mail")
+        click(browser, "Change")
+        fill_in(browser, "limit_rate", f"{width + 1}/m")
+        click(browser, "Save")
+        assert "Done: " in browser.text()
+        assert f"{width + 1}/m" in browser.text()
+        assert problems(browser) == []
 
 
 def test_no_name_runs_or_breaks_a_page(
     app: Celery, delayq: DelayQ, site: Site, browser: Browser
 ) -> None:
     fill(app, delayq, HOSTILE)
-    for path in PATHS:
+    short = [name for name in HOSTILE if len(name) < 1000]
+    tasks = [*short, *(f"dead {name}" for name in short if "\n" not in name)]
+    paths = page_paths(task=tasks, entry=short, limit=short)
+    for path in (*paths.values(), "/scheduled?argument=mail"):
         wrong = look_at(browser, site, path, WIDTHS[1])
         assert wrong == [], "\n".join(map(str, wrong))
         html = browser.evaluate("document.querySelector('#delayed').innerHTML")
@@ -183,7 +288,7 @@ CLICK = """
 (() => {
   const found = [...document.querySelectorAll('a, button')]
     .find(each => each.offsetParent && each.innerText.trim().startsWith(%s));
-  if (found) { found.click(); }
+  if (found) { setTimeout(() => found.click()); }
   return Boolean(found);
 })()
 """
@@ -251,34 +356,6 @@ def test_someone_with_the_tab_alone_does_all_of_it(
     assert [*delayq.paused().queues] == ["celery"]
 
 
-#: Where a form begins: its page, and the text of the button.
-FORMS = {
-    "/task/shop.mail": ("Move", "Edit", "Cancel"),
-    "/task/dead%20shop.mail": ("Replay",),
-    "/periodic/shop.mail": ("Edit", "Run now"),
-    "/limits/shop.mail": ("Change",),
-}
-
-
-@pytest.mark.parametrize("kind", ["newest with a login", "oldest with a login", "alone"])
-def test_forms_and_outcomes_fit_and_everybody_can_use_them(
-    app: Celery, delayq: DelayQ, site: Site, browser: Browser
-) -> None:
-    fill(app, delayq)
-    wrong = []
-    for (path, texts), width in product(FORMS.items(), WIDTHS):
-        for text in texts:
-            browser.resize(width, 900)
-            browser.open(f"{site.url}/delayed{path}")
-            click(browser, text)
-            wrong += [(path, text, width, each) for each in problems(browser)]
-    assert wrong == []
-    fill_in(browser, "limit_rate", "5/m")
-    click(browser, "Save")
-    assert "Done: " in browser.text()
-    assert problems(browser) == []
-
-
 @pytest.mark.parametrize("kind", ["newest with a login", "oldest with a login", "alone"])
 def test_an_entry_is_edited_on_its_page(
     app: Celery, delayq: DelayQ, site: Site, browser: Browser
@@ -322,6 +399,25 @@ def test_pages_are_read_again_until_that_is_stopped(
     assert browser.evaluate(click_only)
     assert browser.evaluate("document.querySelector('#dq-refresh').innerText") == "Refresh"
     assert browser.errors() == []
+
+
+@pytest.mark.parametrize("kind", ["newest with a login"])
+def test_ticks_are_counted(app: Celery, delayq: DelayQ, site: Site, browser: Browser) -> None:
+    for number in range(3):
+        app.send_task("shop.mail", task_id=f"m{number}", countdown=3600 + number)
+    browser.open(f"{site.url}/delayed/scheduled")
+    boxes = "document.querySelectorAll('#dq-scheduled-table input')"
+    title = "document.querySelector('.dq-bar b').innerText"
+    states = f"[{boxes}[0].checked, {boxes}[0].indeterminate, {title}]"
+    for clicked, expected in (
+        (1, [False, True, "1 ticked:"]),
+        (0, [True, False, "3 ticked:"]),
+        (2, [False, True, "2 ticked:"]),
+        (2, [True, False, "3 ticked:"]),
+        (0, [False, False, "Ticked:"]),
+    ):
+        browser.evaluate(f"{boxes}[{clicked}].click()")
+        assert browser.evaluate(states) == expected
 
 
 @pytest.mark.parametrize("kind", ["newest"])

@@ -40,7 +40,7 @@ from example_project.settings import BROKER_URL_VARIABLE, LEDGER_URL_VARIABLE
 from example_project.tower import Tower
 from example_project.traffic import NAME, hours_of, tick_id, traffic_problems
 from tests.support import TIMEOUT
-from tests.support.left_out import need_rabbitmq
+from tests.support.skips import need_rabbitmq
 
 pytestmark = pytest.mark.full
 

@@ -20,7 +20,7 @@ pytest.importorskip("pyspark")
 
 from celery_delayq.testing import wait_until
 from example_project.flights import load_flights
-from tests.support.left_out import need_java
+from tests.support.skips import need_java
 
 pytestmark = pytest.mark.full
 

@@ -18,8 +18,8 @@ from celery.schedules import crontab
 
 from celery_delayq import DelayQ
 from celery_delayq.periodic import policy
+from celery_delayq.periodic.entries import Periodic
 from celery_delayq.periodic.rrule import rrule
-from celery_delayq.periodic.state import Periodic
 from celery_delayq.testing import WorkerProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.apps.periodic_tasks import Diary, start, tasks_of

@@ -14,7 +14,7 @@ from redis.exceptions import ConnectionError, TimeoutError
 from redis.retry import Retry
 
 from celery_delayq.store.keys import Keys, Layout
-from celery_delayq.store.schedule import Store
+from celery_delayq.store.store import Store
 from celery_delayq.testing import wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.support.proxy import Fault, Proxy

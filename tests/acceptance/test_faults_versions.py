@@ -1,6 +1,6 @@
 """Two versions of the package in one fleet, and an update and its way back: nothing is lost.
 
-Nothing runs twice, or early. The older version is in :mod:`tests.support.older`.
+Nothing runs twice, or early. The older version is in :mod:`tests.support.older_version`.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from pathlib import Path
 import pytest
 
 from celery_delayq.store.keys import Keys, Layout
-from celery_delayq.store.schedule import Store
+from celery_delayq.store.store import Store
 from celery_delayq.testing import wait_until
 from tests.support import TIMEOUT
 from tests.support.drift import look
 from tests.support.faults.killer import Killer
 from tests.support.faults.scale import scaled, seeds
 from tests.support.faults.stage import APP, ROOT, Passes, Stage
-from tests.support.older import unpack_into
+from tests.support.older_version import unpack_into
 
 pytestmark = pytest.mark.full
 

@@ -15,6 +15,7 @@ from redis import Redis
 from celery_delayq import DelayQ
 from celery_delayq.admin.stock_migration import to_stock
 from celery_delayq.model.dead_letter import DeadFilter
+from celery_delayq.store.session import Session
 from celery_delayq.testing import WorkerProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.integration.conftest import MakeApp
@@ -77,7 +78,7 @@ class Way:
         with self.holding() as killed:
             killed.kill()
         # Messages of an ended process go back by leases/requeue.lua.
-        assert [*to_stock(self.app)][-1].ready == self.count
+        assert [*to_stock(Session(self.app))][-1].ready == self.count
         assert self.ready() == self.count
 
     def dead_letters(self) -> int:

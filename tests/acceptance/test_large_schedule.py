@@ -79,7 +79,7 @@ def filled(request: pytest.FixtureRequest, app: Celery) -> DelayQ:
 @pytest.fixture
 def looks(app: Celery, filled: DelayQ) -> Iterator[Mapping[str, Callable[[], Any]]]:
     """All ways to look, by their names."""
-    paths = page_paths("task-7")
+    paths = page_paths(task=["task-7"], entry=["entry-7"])
     del paths["health"]  # it checks all, and says that it takes seconds
     more = (
         "?step=day&by=task",
@@ -87,7 +87,6 @@ def looks(app: Celery, filled: DelayQ) -> Iterator[Mapping[str, Callable[[], Any
         "/scheduled?queue=mail&due_to=1h",
         "/scheduled?argument=customer+77",
         "/dead?exception=ValueError",
-        "/periodic/entry-7",
     )
     cli = CommandLine(app)
 
@@ -174,7 +173,10 @@ def test_each_page_fits_and_everybody_can_read_it(
 ) -> None:
     """In Flower, old and new, with and without a login and a prefix, and alone."""
     wrong = []
-    paths = (*page_paths("task-7").values(), "/scheduled?argument=customer+77")
+    paths = (
+        *page_paths(task=["task-7"], entry=["entry-7"]).values(),
+        "/scheduled?argument=customer+77",
+    )
     for kind in KINDS:
         folder = tmp_path / kind.replace(" ", "-")
         folder.mkdir()

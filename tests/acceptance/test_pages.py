@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.left_out import need_java, need_rabbitmq
 from tests.support.page_blocks import PAGES, ROOT, all_blocks, blocks_of
 from tests.support.page_run import WITH_SPARK
+from tests.support.skips import need_java, need_rabbitmq
 
 #: Pages with blocks that are run here.
 RUN = [page for page in PAGES if any(not (each.not_run or each.run_by) for each in blocks_of(page))]

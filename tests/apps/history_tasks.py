@@ -33,5 +33,6 @@ def end(self: Any, how: str = "") -> str:
 
 @app.task(name="history.nap", shared=False)
 def nap(seconds: float) -> None:
-    """Take so long."""
+    """Say that it begins, and take so long."""
+    print("napping", flush=True)
     time.sleep(seconds)

@@ -11,7 +11,7 @@ from celery import Task
 from celery.exceptions import Ignore, Reject
 
 from celery_delayq.dispatch import lease_keeper
-from tests.apps import green_stacks  # noqa: F401, so that a worker which does not end says why
+from tests.apps import log_stacks  # noqa: F401, so that a worker which does not end says why
 from tests.apps.ledgers import ledger, wait_for
 from tests.apps.settings import new_app
 

@@ -18,7 +18,7 @@ from celery.result import AsyncResult
 from redis import Redis
 
 from celery_delayq import DelayQ
-from celery_delayq.model.retry_policy import Exponential
+from celery_delayq.model.retries.policy import Exponential
 from celery_delayq.testing import wait_until
 from tests.apps.settings import SETTINGS, new_app
 from tests.support import TIMEOUT

@@ -384,3 +384,19 @@ def test_a_broker_that_is_not_ours_is_named_with_what_to_write(scheme: str) -> N
         pytest.raises(NotSupported, match=rf"{scheme}://.*begins with delayq\+"),
     ):
         DelayQ(app).count()
+
+
+@pytest.mark.parametrize("scheme", ["redis", "amqp", "delayq+amqp"])
+@pytest.mark.parametrize("args", [(), ("too", "many")])
+@pytest.mark.parametrize("every", [60, -1])
+def test_what_a_broker_cannot_do_comes_before_what_is_wrong_with_an_entry(
+    scheme: str, args: tuple[str, ...], every: int
+) -> None:
+    with Celery("stock", broker=f"{scheme}://127.0.0.1:1//", set_as_current=False) as app:
+        app.task(name="shop.work", shared=False)(lambda: None)
+        periodic = DelayQ(app).periodic
+
+        with pytest.raises(NotSupported):
+            periodic.add("nightly", every, "shop.work", args)
+        with pytest.raises(NotSupported):
+            periodic.update("nightly", schedule=every, args=args)

@@ -15,9 +15,9 @@ from redis import Redis
 import tests.lua
 from celery_delayq.admin import accounts
 from celery_delayq.store.keys import Keys, Layout
-from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting import scripts
 from celery_delayq.store.scripting.calls import Call
+from celery_delayq.store.store import Store
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.lua.bench import Calls
 

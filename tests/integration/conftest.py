@@ -18,7 +18,7 @@ from redis import Redis
 from celery_delayq import DelayQ
 from celery_delayq.model.envelope import Record
 from celery_delayq.store.keys import Keys, Layout
-from celery_delayq.store.schedule import Store
+from celery_delayq.store.store import Store
 from celery_delayq.testing import ManagedProcess
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.support.postgres import PostgresServer, running_postgres

@@ -11,20 +11,20 @@ from urllib.parse import quote
 import pytest
 
 from celery_delayq.model.envelope import Due, Entry, Record, entry_id, head_of, task_field
-from celery_delayq.model.lookup import PAUSED_OFFSET_MS, StatusCode
 from celery_delayq.model.publish_outcome import Put
+from celery_delayq.model.script_values import PAUSED_OFFSET_MS, StatusCode
 from celery_delayq.settings import Limits
 from celery_delayq.store.keys import Keys, Layout
 from celery_delayq.store.leases import AcquireReply, Reclaimed, WhenDue
 from celery_delayq.store.repair import StockMessage
-from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting.calls import Call
 from celery_delayq.store.scripting.replies import EntriesReply, Promoted
+from celery_delayq.store.store import Store
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.support import TIMEOUT
 from tests.support.keyspace import snapshot
+from tests.support.lease_time import lease_now, pass_time, relative
 from tests.support.leases import Retried, ack, replace
-from tests.support.model_clock import lease_now, pass_time, relative
 
 QUEUE = "q"
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from celery_delayq.model.envelope import Entry
-from celery_delayq.model.lookup import StatusCode
-from celery_delayq.store.dead_letters import Replay, read_codes
+from celery_delayq.model.script_values import StatusCode
+from celery_delayq.store.dead_letters import Replay, digest_of, read_codes
 from celery_delayq.store.keys import Layout
 from tests.lua.bench import LAYOUT, QUEUE, Bench
 
@@ -52,13 +52,22 @@ def as_dead(dead_letters: dict[str, bytes]) -> dict[str, Any]:
 
 def replay(
     store: Bench,
-    *dead_letters: tuple[str, int, Entry],
+    *dead_letters: tuple[str, int, Entry] | tuple[str, int, Entry, str],
     queue: str = QUEUE,
     to: str = QUEUE,
     token: str = "t",
 ) -> list[StatusCode]:
-    """Replay dead letters: their ids, when they died, and their new entries."""
-    replays = [Replay(*each) for each in dead_letters]
+    """Replay dead letters: their ids, when they died, their new entries, and their digests.
+
+    Without a digest: that of the bytes that Redis has.
+    """
+
+    def digest(id: str) -> str:
+        return digest_of(store.client.hget(f"{{{queue}}}:dead", id) or b"")
+
+    replays = [
+        Replay(*each) if len(each) == 4 else Replay(*each, digest(each[0])) for each in dead_letters
+    ]
     return read_codes(
         store.run(store.dead_letters.replay_call(queue, to, Layout(), replays, token))
     )

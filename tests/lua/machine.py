@@ -13,9 +13,9 @@ from celery_delayq.store.keys import Keys, Layout
 from celery_delayq.store.leases import AcquireReply
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.lua.bench import FAR, QUEUE, Bench
+from tests.support.lease_time import go_unwatched, pass_time
 from tests.support.leases import ack, replace
-from tests.support.model import QueueModel
-from tests.support.model_clock import go_unwatched, pass_time
+from tests.support.model_queue import QueueModel
 from tests.support.model_tracking import Label, about
 
 LAYOUT = Layout(steps=(0, 3, 9))

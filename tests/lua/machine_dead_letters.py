@@ -9,13 +9,18 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
 from celery_delayq.model.dead_letter import DeadLetterRecord
-from celery_delayq.model.lookup import StatusCode
-from celery_delayq.store.dead_letters import Replay, read_codes
+from celery_delayq.model.script_values import StatusCode
+from celery_delayq.store.dead_letters import Replay, digest_of, read_codes
 from tests.lua.bench import QUEUE
 from tests.lua.machine import LAYOUT, details, ids, steps
 from tests.lua.machine_schedule import ScheduleMachine, dues, record_of, uniques
 from tests.support.model_schedule import ModelDeadLetter
 from tests.support.model_tracking import Label
+
+
+def rewritten(data: bytes) -> tuple[bytes, bytes]:
+    """Return other bytes of the same length, and longer ones."""
+    return data[:-1] + b"%", data + b"%"
 
 
 class DeadLetterMachine(ScheduleMachine):
@@ -66,13 +71,19 @@ class DeadLetterMachine(ScheduleMachine):
     def replay(self, data: st.DataObject, repeat: bool) -> None:
         replays, expected, taken = [], [], self.taken()
         for dead_letter in self.draw_dead_letters(data):
+            # Another caller may have rewritten the message since this one has read it.
+            read = data.draw(st.sampled_from((dead_letter.data, *rewritten(dead_letter.data))))
             label, unique = Label.of(dead_letter.message), data.draw(uniques)
             id, due, step = label.id if label else "a", data.draw(dues), data.draw(steps)
             policy = "" if unique == "-" else "e 0 0"
             entry = self.new_entry(id, due, step, unique=unique, policy=policy)
-            replays.append(Replay(dead_letter.id, dead_letter.died_ms, entry))
+            digest = digest_of(read)
+            replays.append(Replay(dead_letter.id, dead_letter.died_ms, entry, digest))
             state = self.expect_none(dead_letter, taken)
-            if state is None:
+            if state is None and read != dead_letter.data:
+                state = "c"
+                taken.add(dead_letter.id)
+            elif state is None:
                 record = record_of(entry)
                 state = self.model.replay(dead_letter.message, id, due, record, policy[:1])
                 self.puts.append(entry)

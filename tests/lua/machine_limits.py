@@ -16,8 +16,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from celery_delayq.model.delivery import split_leased
 from celery_delayq.model.envelope import Due, Entry, Record, task_field
-from celery_delayq.model.lookup import PAUSED_OFFSET_MS, Swap
-from celery_delayq.store.dead_letters import Replay, read_codes
+from celery_delayq.model.script_values import PAUSED_OFFSET_MS, Swap
+from celery_delayq.store.dead_letters import Replay, digest_of, read_codes
 from celery_delayq.store.keys import Keys
 from celery_delayq.store.leases import AcquireReply
 from celery_delayq.store.periodic import EntryTicks, EntryWrite, fired
@@ -26,8 +26,8 @@ from celery_delayq.store.scripting.calls import Call
 from celery_delayq.store.scripting.replies import EntriesReply, Unacked
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.lua.bench import DEFAULT, FAR, LEASE, Bench, labelled, member, message_of
+from tests.support.lease_time import go_unwatched, pass_time
 from tests.support.leases import ack, replace
-from tests.support.model_clock import go_unwatched, pass_time
 from tests.support.model_tracking import Label, label_of
 
 HOUR_US = 3_600_000_000
@@ -652,8 +652,9 @@ class LimitMachine(RuleBasedStateMachine):
         made = made._replace(policy=made.policy and "e 0 0")
         self.sent[new.message_id] = new
         self.may_go |= {old.message_id} | self.key_owners(made)
+        replay = Replay(dead.id, dead.died_ms, made, digest_of(dead.data))
         call = self.store.dead_letters.replay_call(
-            queue, queue, DEFAULT, [Replay(dead.id, dead.died_ms, made)], f"t{self.next()}"
+            queue, queue, DEFAULT, [replay], f"t{self.next()}"
         )
         assert read_codes(self.store.run(call))[0] in "dk"
 

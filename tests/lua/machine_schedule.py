@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
 from celery_delayq.model.envelope import Due, Entry, Record
-from celery_delayq.model.lookup import Name, Swap
 from celery_delayq.model.publish_outcome import Put
+from celery_delayq.model.script_values import Name, Swap
 from celery_delayq.store import control
-from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting.replies import EntriesReply
+from celery_delayq.store.store import Store
 from tests.lua.bench import FAR, QUEUE, repeating
 from tests.lua.machine import LAYOUT, SKIP, LeaseMachine, ids, limits, steps
 from tests.support.model_tracking import Label

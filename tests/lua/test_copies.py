@@ -12,10 +12,12 @@ from collections.abc import Callable
 import pytest
 
 from celery_delayq.model.envelope import Due, Record
-from celery_delayq.model.lookup import Swap
+from celery_delayq.model.script_values import Swap
+from celery_delayq.store.dead_letters import digest_of
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.scripting import scripts
 from tests.lua.bench import FAR, QUEUE, Bench, Recording, labelled, large, retried
+from tests.lua.dead_letters import DIED, dead_letters_left, replay, seed, stored
 
 #: Bytes of the message.
 SIZE = 1_000_000
@@ -23,6 +25,7 @@ SIZE = 1_000_000
 LARGE = large(labelled("a"), SIZE)
 NEW = large(labelled("a", task="tasks.new"), SIZE)
 MESSAGE = Record.unpack(LARGE.data).message
+DEAD = digest_of(stored(MESSAGE))
 
 
 def make_due(store: Bench) -> None:
@@ -81,6 +84,25 @@ COPIES: dict[str, tuple[Callable[[Bench], object], Callable[[Bench], object], in
         lambda s: s.dead_letters.add(QUEUE, "a", "why", MESSAGE),
         3,
     ),
+    "deadletters/replay": (
+        lambda s: seed(s, "a", message=MESSAGE),
+        lambda s: replay(s, ("a", DIED, LARGE, DEAD)),
+        2,
+    ),
+    "deadletters/delete": (
+        lambda s: seed(s, "a", message=MESSAGE),
+        lambda s: s.run(s.dead_letters.delete_call(QUEUE, [("a", DIED)], "token", digests=[DEAD])),
+        1,
+    ),
+}
+
+#: Calls of scripts that compare a dead letter with what the caller has read.
+COMPARE: dict[str, Callable[[Bench], object]] = {
+    "deadletters/replay": lambda s: replay(s, ("a", DIED, labelled("a"), digest_of(b"small"))),
+    "deadletters/delete": lambda s: s.run(
+        s.dead_letters.delete_call(QUEUE, [("a", DIED)], "token", digests=[digest_of(b"small")])
+    ),
+    "deadletters/swap": lambda s: s.dead_letters.swap(QUEUE, [Swap("a", b"small", b"new")]),
 }
 
 #: Functions and commands with which a script moves messages.
@@ -88,7 +110,7 @@ MOVES = re.compile(r"\b(?:message_in|store_message|put_ready|add_dead_letter)\(|
 
 #: Scripts that move messages, but not for each task, and scripts without messages.
 OTHERS = {
-    *("deadletters/replay", "deadletters/replay_in_place", "dispatch/wake_ready"),
+    *("deadletters/replay_in_place", "dispatch/wake_ready"),
     *("limits/forgotten_lanes", "limits/wake_lanes", "migration/give_back"),
     *("migration/take_from_unacked", "periodic/fire"),
     *("repair/drop_cancelled", "repair/due", "repair/lanes", "schedule/import"),
@@ -124,3 +146,18 @@ def test_no_script_makes_more_copies_than_listed(store: Bench, name: str) -> Non
 
     assert {each.name for each in recording.calls} == {name}
     assert round(max(made)) == most
+
+
+@pytest.mark.parametrize("name", COMPARE)
+def test_a_dead_letter_that_became_large_is_not_read(store: Bench, name: str) -> None:
+    recording = Recording(store)
+    made = []
+    for _ in range(2):
+        store.client.flushall()
+        store.next_queue()
+        seed(store, "a", message=MESSAGE)
+        made.append(copies(recording, COMPARE[name]))
+
+    assert {each.name for each in recording.calls} == {name}
+    assert dead_letters_left(store) == {"a"}
+    assert round(max(made)) == 0

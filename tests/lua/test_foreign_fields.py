@@ -15,7 +15,7 @@ from celery_delayq.settings import Limits
 from celery_delayq.store.keys import Layout
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.lua.bench import QUEUE, Bench, bench, labelled
-from tests.support.model_clock import go_unwatched
+from tests.support.lease_time import go_unwatched
 
 SCRIPTS = Path(celery_delayq.store.__file__).parent / "lua"
 

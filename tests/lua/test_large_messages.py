@@ -10,7 +10,7 @@ import pytest
 
 from celery_delayq.model.delivery import split_leased
 from celery_delayq.model.envelope import Record
-from celery_delayq.model.lookup import PAUSED_OFFSET_MS, EntryCondition
+from celery_delayq.model.script_values import PAUSED_OFFSET_MS, EntryCondition
 from celery_delayq.store.control import MAX_PAGE_BYTES
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.repair import Batch

@@ -17,13 +17,13 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import invariant, run_state_machine_as_test
 
-from celery_delayq.model.lookup import PAUSED_OFFSET_MS
+from celery_delayq.model.script_values import PAUSED_OFFSET_MS
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.lua.bench import DEFAULT
 from tests.lua.machine_limits import LIMITS, QUEUES, TASKS, LimitMachine, held_entries
 from tests.lua.test_doors import DOORS
 from tests.support.faults.scale import LONG, scaled
-from tests.support.model_clock import pass_time
+from tests.support.lease_time import pass_time
 
 WANTED = int(os.environ.get("DELAYQ_EXAMPLES", "0"))
 EXAMPLES = WANTED or scaled(80, 500)

@@ -14,7 +14,7 @@ from redis.exceptions import ResponseError
 
 from celery_delayq.errors import StoreFull
 from celery_delayq.model.envelope import Due, Entry
-from celery_delayq.model.lookup import EntryCondition, Swap, to_text
+from celery_delayq.model.script_values import EntryCondition, Swap, to_text
 from celery_delayq.store.periodic import EntryTicks, EntryWrite
 from celery_delayq.store.repair import StockMessage
 from celery_delayq.store.scripting import scripts
@@ -36,7 +36,7 @@ from tests.lua.dead_letters import DIED, replay, seed, stored
 from tests.lua.leases.test_limits import HOUR
 from tests.lua.uniques import owned
 from tests.support.keyspace import snapshot
-from tests.support.model_clock import go_unwatched
+from tests.support.lease_time import go_unwatched
 from tests.support.model_state import observed
 
 

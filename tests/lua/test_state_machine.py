@@ -21,8 +21,8 @@ from tests.lua.machine import LAYOUT
 from tests.lua.machine_dead_letters import DeadLetterMachine
 from tests.support.faults.scale import LONG, scaled
 from tests.support.keyspace import snapshot
+from tests.support.lease_time import lease_now, relative
 from tests.support.leases import ack
-from tests.support.model_clock import lease_now, relative
 from tests.support.model_state import messages_in, observed, state_of
 from tests.support.totals import present_by, totals_of
 

@@ -13,7 +13,7 @@ from celery_delayq.dispatch.dispatcher import Dispatcher
 from celery_delayq.embedded import EmbeddedRedis
 from celery_delayq.settings import Settings
 from celery_delayq.store.keys import Keys, Layout
-from celery_delayq.store.schedule import Store
+from celery_delayq.store.store import Store
 from tests.lua.bench import entry
 from tests.simulation.fleet import Outcome, steady
 

@@ -53,7 +53,7 @@ OTHERS = (
     "lua/test_limits_machine.py",
 )
 #: The page with the table of the last soak.
-PAGE = ROOT / "docs" / "guarantees.md"
+PAGE = ROOT / "docs" / "fault-tests.md"
 #: Tests that run at the same time. Each mostly waits for a lease, a delay or a process to start.
 SIDE_BY_SIDE = 3
 LOG_LINES = 60

@@ -97,8 +97,9 @@ def table_of(rows: Mapping[str, Row], title: str) -> Table:
 
 
 def markdown_of(rows: Mapping[str, Row], title: str) -> str:
-    """Return the rows as a Markdown table, and the number of tests that were not reached."""
+    """Return the rows as a Markdown table, and the names of tests that were not reached."""
     run = {name: row for name, row in rows.items() if row.times}
+    not_reached = [name for name, row in rows.items() if not row.times]
 
     def lines() -> Iterator[str]:
         yield f"{title}\n"
@@ -106,8 +107,9 @@ def markdown_of(rows: Mapping[str, Row], title: str) -> str:
         yield "| --- " + "| ---: " * (len(COLUMNS) + 1) + "|"
         for name, row in run.items():
             yield f"| {name} | " + " | ".join(_cells(row)) + " |"
-        if len(run) < len(rows):
-            yield f"\nTests for which there was no time: {len(rows) - len(run)}."
+        if not_reached:
+            names = "; ".join(not_reached)
+            yield f"\nTests for which there was no time: {len(not_reached)}: {names}."
 
     return "\n".join(lines()) + "\n"
 

@@ -57,18 +57,25 @@ class Cluster:
     replicas: list[EmbeddedRedis]
 
     @classmethod
-    def start(cls, start: Callable[..., EmbeddedRedis]) -> Cluster:
+    def start(cls, start: Callable[..., EmbeddedRedis], *, node_timeout_ms: int = 1000) -> Cluster:
         """Start the servers; wait until all of them know the cluster and all replicas follow.
 
         Parameters
         ----------
         start
             Starts a server that ends with the test.
+        node_timeout_ms
+            After this time a replica takes the place of a silent master.
         """
-        options = {"appendonly": False, "executable": find_cluster_server()}
-        servers = [start(**options, options=node_options()) for _ in range(2 * MASTERS)]
+        program = find_cluster_server()
+
+        def node() -> EmbeddedRedis:
+            options = node_options(node_timeout_ms=node_timeout_ms)
+            return start(appendonly=False, executable=program, options=options)
+
+        servers = [node() for _ in range(2 * MASTERS)]
         self = cls(servers[:MASTERS], servers[MASTERS:])
-        form_cluster(self.masters, self.replicas)
+        form_cluster(self.masters, self.replicas, timeout=TIMEOUT)
         return self
 
     @property

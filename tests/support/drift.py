@@ -11,7 +11,7 @@ from celery_delayq.admin.repair import check
 from celery_delayq.model.envelope import Due, Entry, Record
 from celery_delayq.settings import Settings
 from celery_delayq.store.keys import Layout
-from celery_delayq.store.schedule import Store
+from celery_delayq.store.store import Store
 from celery_delayq.store.stores import Stores
 from tests.support.keyspace import snapshot
 

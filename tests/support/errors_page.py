@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from celery_delayq import errors
+from celery_delayq import InvalidItem, ManyFailed, errors
 
 PAGE = Path(__file__).parents[2] / "docs" / "errors.md"
 
@@ -29,16 +29,18 @@ def _rows() -> Iterator[str]:
     LookupError
         The docstring of a class has no cure.
     """
-    yield "| exception | base | cause | cure |\n| --- | --- | --- | --- |\n"
-    for name, cls in vars(errors).items():
-        if not inspect.isclass(cls) or cls.__module__ != errors.__name__:
-            continue
+    yield "| exception | bases | cause | cure |\n| --- | --- | --- | --- |\n"
+    own = [each for each in vars(errors).values() if inspect.isclass(each)]
+    own = [each for each in own if each.__module__ == errors.__name__]
+    for cls in (*own, InvalidItem, ManyFailed):
+        name = cls.__name__
         text = inspect.getdoc(cls) or ""
         cure = _CURE.search(text)
         if cure is None:
             raise LookupError(f"the docstring of {name} has no paragraph 'Cure: …'")
         cause = text.partition("\n\n")[0]
-        yield f"| `{name}` | `{cls.__bases__[0].__name__}` | {_line(cause)} | {_line(cure[1])} |\n"
+        bases = ", ".join(f"`{base.__name__}`" for base in cls.__bases__)
+        yield f"| `{name}` | {bases} | {_line(cause)} | {_line(cure[1])} |\n"
 
 
 def _line(text: str) -> str:

@@ -55,14 +55,27 @@ def unpacked(release: str) -> Path:
     return folder
 
 
-def page_paths(task: str = "") -> dict[str, str]:
-    """Return the path below ``/delayed`` of each page by its name.
+#: What pages of one object are about, by the name of the page.
+PAGE_OBJECTS = {"periodic": "entry", "limits": "limit", "task": "task", "job": "change"}
 
-    The page of a task is left out without its id, and that of a job: it is there after a change.
+
+def page_paths(**objects: Sequence[str]) -> dict[str, str]:
+    """Return the path below ``/delayed`` of each page, by its name.
+
+    Parameters
+    ----------
+    objects : Sequence[str]
+        Names and ids of objects, by the values of :data:`PAGE_OBJECTS`. Each has the path of its
+        page, by the name of the page and that of the object.
     """
-    left_out = {"job"} if task else {"job", "task"}
-    others = {"overview": "", "task": f"/task/{urllib.parse.quote(task)}"}
-    return {name: others.get(name, f"/{name}") for name in PAGES if name not in left_out}
+    paths: dict[str, str] = {}
+    for name, page in PAGES.items():
+        path = "" if name == "overview" else f"/{name}"
+        if page.title:
+            paths[name] = path
+        for each in objects.get(PAGE_OBJECTS.get(name, ""), ()):
+            paths[f"{name} {each}"] = f"{path}/{urllib.parse.quote(each, safe='')}"
+    return paths
 
 
 @contextmanager

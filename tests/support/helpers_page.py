@@ -32,8 +32,15 @@ def purposes() -> dict[str, str]:
 
 
 def with_table(text: str) -> str:
-    """Return the page with the current helpers."""
-    rows = [f"| `{name}` | {_RUN.sub('', purpose)} |\n" for name, purpose in purposes().items()]
+    """Return the page with the current helpers.
+
+    The page names the programs that write parts of pages elsewhere.
+    """
+    rows = [
+        f"| `{name}` | {_RUN.sub('', purpose)} |\n"
+        for name, purpose in purposes().items()
+        if not name.endswith("_page.py")
+    ]
     table = "".join(["| helper | purpose |\n", "| --- | --- |\n", *rows])
     return _TABLE.sub(lambda match: f"{match[1]}{table}{match[2]}", text)
 

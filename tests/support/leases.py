@@ -10,8 +10,8 @@ from celery_delayq.model.delivery import split_leased
 from celery_delayq.model.envelope import Entry, head_of
 from celery_delayq.settings import Settings
 from celery_delayq.store.leases import Acked, WhenDue
-from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting.calls import Call
+from celery_delayq.store.store import Store
 
 #: Replies of ``leases/replace.lua``.
 Retried = Literal["scheduled", "ready", "due", "gone", "duplicate", "superseded"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from celery_delayq.model.envelope import Record
-from celery_delayq.model.lookup import StatusCode
+from celery_delayq.model.script_values import StatusCode
 from celery_delayq.model.totals import kind_of
 from tests.support.model_schedule import ModelDeadLetter, ScheduleModel
 

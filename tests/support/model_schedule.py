@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from celery_delayq.model.envelope import Record, task_field
-from celery_delayq.model.lookup import StatusCode
 from celery_delayq.model.publish_outcome import Put
+from celery_delayq.model.script_values import StatusCode
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.leases import DeliveryCounts
 from tests.support.model_tracking import (

@@ -9,9 +9,9 @@ from typing import Any
 from celery_delayq.model.dead_letter import DeadLetterRecord
 from celery_delayq.model.delivery import split_leased
 from celery_delayq.model.envelope import LARGE_MESSAGE_BYTES, Record, task_field
-from celery_delayq.model.lookup import PAUSED_OFFSET_MS
+from celery_delayq.model.script_values import PAUSED_OFFSET_MS
 from celery_delayq.store.keys import Keys, Layout
-from tests.support.model import Leased, QueueModel
+from tests.support.model_queue import Leased, QueueModel
 from tests.support.model_schedule import ModelDeadLetter, digest
 from tests.support.model_tracking import Owner, Scheduled, Tracked, about
 

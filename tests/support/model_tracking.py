@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 from urllib.parse import unquote
 
 from celery_delayq.model.envelope import Record
-from celery_delayq.model.lookup import Name
+from celery_delayq.model.script_values import Name
 
 #: Stands for any time of Redis' clock during the test (ms).
 NOW = 2_000_000_000_000

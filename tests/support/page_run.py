@@ -205,7 +205,9 @@ class Stage:
         shop = import_module("filling")
         delayq, remind = shop.delayq, shop.remind
         for id, queue in (("mail-7", "celery"), ("mail-8", "mail")):
-            if delayq.get(id) is None:
+            # A block may have moved it, or made it ready.
+            if not delayq.reschedule(id, countdown=7200):
+                delayq.cancel(id)
                 kwargs = {"order_id": 42}
                 remind.apply_async(("ada",), kwargs, countdown=7200, task_id=id, queue=queue)
         died = delayq.store.now_ms() - 60_000

@@ -11,9 +11,9 @@ from zoneinfo import ZoneInfo
 from celery.schedules import crontab, schedule
 
 from celery_delayq.periodic.definition import Definition
+from celery_delayq.periodic.entries import Periodic, PeriodicState
 from celery_delayq.periodic.policy import Firing, begin, fire
 from celery_delayq.periodic.schedules import Rule
-from celery_delayq.periodic.state import Periodic, PeriodicState
 
 UTC = timezone.utc
 BERLIN = ZoneInfo("Europe/Berlin")

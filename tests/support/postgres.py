@@ -19,7 +19,7 @@ import psycopg
 from celery_delayq.embedded.ports import free_port
 from celery_delayq.testing import ManagedProcess, wait_until
 from tests.support import TIMEOUT
-from tests.support.left_out import left_out
+from tests.support.skips import left_out
 
 #: The account of the server if the tests run as root, which PostgreSQL refuses.
 ACCOUNT = "postgres"

@@ -152,7 +152,7 @@ _PYTHON = {
     ("dead_letters.py", "key"): "archiving",
     ("leases.py", "name"): "worker_id",
     ("leases.py", "self._keys.worker_id"): "worker_id",
-    ("schedule.py", "key"): "interrupt",
+    ("store.py", "key"): "interrupt",
     ("stores.py", "key"): "cluster_tags",
 }
 

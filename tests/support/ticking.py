@@ -11,9 +11,10 @@ from celery import Celery
 from redis import Redis
 
 from celery_delayq import DelayQ
+from celery_delayq.periodic.entries import Periodic
 from celery_delayq.periodic.runner import PeriodicRunner
-from celery_delayq.periodic.state import Periodic
 from celery_delayq.store.periodic import EntryWrite
+from tests.support import TIMEOUT
 
 
 def write_entries(delayq: DelayQ, *entries: Periodic, before: str = "") -> None:
@@ -33,6 +34,8 @@ def ticking(app: Celery, count: int = 1) -> Iterator[list[PeriodicRunner]]:
     finally:
         for runner in runners:
             runner.stop()
+        for runner in runners:  # on a busy machine the last call takes longer than `stop` waits
+            runner._thread.join(TIMEOUT)
 
 
 def stored_ticks(client: Redis, queue: str = "celery") -> dict[str, list[int]]:

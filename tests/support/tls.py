@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.support import TIMEOUT
-from tests.support.left_out import left_out
 from tests.support.programs import redis_server_on_path
+from tests.support.skips import left_out
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,6 @@ from amqp.exceptions import ConnectionError as AMQPConnectionError
 from celery import Celery
 
 from celery_delayq.admin.accounts import Role
-from celery_delayq.admin.away import masters_away
 from celery_delayq.admin.doctor import limits, rabbitmq, redis_server, settings, work
 from celery_delayq.admin.doctor.finding import (
     FAULT,
@@ -28,6 +27,7 @@ from celery_delayq.admin.doctor.finding import (
 )
 from celery_delayq.admin.doctor.subject import OnRedis
 from celery_delayq.admin.health import answer_within
+from celery_delayq.admin.masters_away import masters_away
 from celery_delayq.admin.rabbitmq.broker import open_channel
 from celery_delayq.errors import (
     BrokerUnavailable,
@@ -62,7 +62,7 @@ _SERVER_CHECKS: dict[str, Callable[[OnRedis], Iterator[Finding]]] = {
 }
 
 #: All checks on Redis, in their order. Those of data are made for each hash tag.
-REDIS_CHECKS = {
+REDIS_CHECKS: dict[str, Callable[..., Iterator[Finding]]] = {
     **_SERVER_CHECKS,
     "rights": settings.rights,
     "queues": settings.queues,
@@ -83,6 +83,8 @@ REDIS_CHECKS = {
 _SLOW_CHECKS = frozenset({"consumers", "stalled lanes", "stock workers", "stock ETAs", "fsck"})
 #: Checks that are made once for the app.
 _SINGLE_CHECKS = frozenset({"beat", "stock workers"})
+#: Checks that compare all hash tags.
+_JOINT_CHECKS = frozenset({"periodic"})
 #: Checks of keys that only the first hash tag has.
 _FIRST_TAG_CHECKS = ("beat", "hash tags")
 
@@ -144,7 +146,7 @@ def diagnose(
         consumed = app.amqp.queues.consume_from
         stores = _reachable_stores(found, session.stores, consumed)
         subjects = [
-            OnRedis(app, store, options, role, stores.own(store, consumed), progress)
+            OnRedis(session, store, options, role, stores.own(store, consumed), progress)
             for store in stores
         ]
         if not subjects:
@@ -212,6 +214,9 @@ def _run(found: Diagnosis, checks: Mapping[str, Check]) -> None:
 def _look(name: str, subjects: Sequence[OnRedis]) -> Iterator[Finding]:
     """Make a check of Redis for each subject to which it applies."""
     check = REDIS_CHECKS[name]
+    if name in _JOINT_CHECKS:
+        yield from check(*subjects)
+        return
     if len(subjects) == 1 or name not in _SERVER_CHECKS:
         for subject in subjects[:1] if name in _SINGLE_CHECKS else subjects:
             yield from check(subject)

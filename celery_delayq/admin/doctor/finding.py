@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any
 
+from celery_delayq.utils.doc_pages import with_addresses
+
 FAULT, WARNING, UNKNOWN, NOTE = "fault", "warning", "cannot tell", "note"
 
 
@@ -49,7 +51,8 @@ class Diagnosis:
     def add(self, check: str, findings: Iterable[Finding]) -> None:
         """Add the findings of a check, each as soon as it is made."""
         for each in findings:
-            self.findings.append(replace(each, check=check))
+            what, todo = with_addresses(each.what), with_addresses(each.todo)
+            self.findings.append(replace(each, check=check, what=what, todo=todo))
 
     @property
     def wrong(self) -> Sequence[Finding]:

@@ -11,6 +11,7 @@ from celery_delayq.admin.doctor.subject import OnRedis
 from celery_delayq.integration.send_task import importable_tasks
 from celery_delayq.model.limits import Definition
 from celery_delayq.model.limits.of_app import limits_of
+from celery_delayq.store.task_limits import WaitingTasks
 from celery_delayq.utils.text import spelled
 
 #: Seconds for which a lane may go, and does not, until it counts as stalled: as long as for the
@@ -64,20 +65,19 @@ def stalled_lanes(subject: OnRedis) -> Iterator[Finding]:
     store, lanes = subject.store, subject.store.task_limits
     stats = subject.stats().queues
     idle = [each.name for each in stats if each.held and not each.leased and not each.is_paused]
-    numbers = _may_go(subject, idle) if idle else {}
-    if not numbers:
+    before = _waiting(subject, idle)
+    if not before:
         return
-    before = {queue: lanes.first_lane(queue) for queue in numbers}
     consumed = subject.consumed_queues()  # meanwhile an idle worker takes the first task
     now = store.now_us()
-    for queue, number in numbers.items():
-        first = lanes.first_lane(queue)
-        if first is None or first != before[queue]:
+    for queue, (waiting, first) in before.items():
+        is_the_first = first is not None and first == lanes.first_held(queue, waiting.lane)
+        if not is_the_first:  # the lane goes on
             continue
-        what = f"{spelled(queue)}: {number:,} held tasks may go by their limits, and"
+        what = f"{spelled(queue)}: {waiting.may_go:,} held tasks may go by their limits, and"
         if queue not in consumed:
             yield fault(f"{what} no worker takes them", f"start a worker with -Q {spelled(queue)}")
-        elif (late := (now - first.moment_us) / 1_000_000) > MAX_STALLED_SECONDS:
+        elif (late := (now - waiting.since_us) / 1_000_000) > MAX_STALLED_SECONDS:
             yield warning(
                 f"{what} none goes, one for {late:,.0f} s",
                 "all processes may be busy with long tasks: add workers. If they are idle, delayq "
@@ -85,15 +85,22 @@ def stalled_lanes(subject: OnRedis) -> Iterator[Finding]:
             )
 
 
-def _may_go(subject: OnRedis, queues: Sequence[str]) -> dict[str, int]:
-    """Return how many held tasks may go by their limits, for queues with any."""
+def _waiting(
+    subject: OnRedis, queues: Sequence[str]
+) -> dict[str, tuple[WaitingTasks, bytes | None]]:
+    """Return what waits in queues with held tasks that may go by their limits, and the first held
+    entry of the lane that was due first.
+    """
+    if not queues:
+        return {}
     store, lanes = subject.store, subject.store.task_limits
     definitions = {name: each.definition for name, each in lanes.definitions().items()}
     now_us = store.now_us()
     found = store.run_each(lanes.waiting_steps(queue, definitions, now_us) for queue in queues)
-    numbers = {}
+    waiting = {}
     for queue, its in zip(queues, found, strict=True):
         if isinstance(its, Exception):
             raise its
-        numbers[queue] = its[1]
-    return {queue: number for queue, number in numbers.items() if number}
+        if its.may_go:
+            waiting[queue] = its, lanes.first_held(queue, its.lane)
+    return waiting

@@ -79,8 +79,8 @@ def unroutable(_app: Celery, channel: Channel) -> Iterator[Finding]:
     if count := ready_messages(channel.connection, [name]).get(name):
         yield fault(
             f"{count:,} tasks are due, and their queue was deleted",
-            "declare the queue again; workers make dead letters of them, delayq dead replay sends "
-            "them",
+            "declare the queue again; delayq dead list makes dead letters of them, and dead replay "
+            "sends them",
         )
 
 

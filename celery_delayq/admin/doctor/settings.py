@@ -12,8 +12,8 @@ from celery_delayq.admin import accounts
 from celery_delayq.admin.doctor.finding import UNKNOWN, WARNING, Finding, fault, unknown, warning
 from celery_delayq.admin.doctor.subject import OnRedis
 from celery_delayq.integration import app_warnings
-from celery_delayq.store.schedule import layouts
-from celery_delayq.store.server.rights import missing
+from celery_delayq.store.server.acl import missing
+from celery_delayq.store.store import layouts
 from celery_delayq.utils.text import spelled
 
 #: Rights that only checks need. A check without its right reports this.

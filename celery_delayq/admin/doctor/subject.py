@@ -6,12 +6,11 @@ from collections.abc import Callable, Collection
 from functools import cache
 from typing import Any, cast
 
-from celery import Celery
-
-from celery_delayq.admin.stats import Stats, gather
+from celery_delayq.admin.stats import gather
 from celery_delayq.errors import CommandRefused
 from celery_delayq.settings import Settings
-from celery_delayq.store.schedule import Store
+from celery_delayq.store.session import Session
+from celery_delayq.store.store import Store
 from celery_delayq.store.stores import Stores
 
 #: Seconds within which an idle worker takes any message.
@@ -36,17 +35,18 @@ class OnRedis:
 
     def __init__(
         self,
-        app: Celery,
+        session: Session,
         store: Store,
         settings: Settings,
         role: Any,
         queues: Collection[str],
         progress: Callable[[int, int], object],
     ) -> None:
-        self.app, self.store, self.settings, self.role = app, store, settings, role
+        self.app, self.store, self.settings, self.role = session.app, store, settings, role
+        self._session = session
         self.queues, self.progress = queues, progress
         self.info = cache(self._info)
-        self.stats = cache(self._stats)
+        self.stats = cache(lambda: gather(Stores.single(store), queues))
 
     def _info(self, section: str) -> dict[str, Any]:
         """Return a section of INFO."""
@@ -68,7 +68,7 @@ class OnRedis:
     def ask_workers(self, question: str, seconds: float = 1.0) -> dict[str, Any]:
         """Return the answers of workers to a command of ``inspect``, by worker name."""
         # Closing the connection at once also removes the queue for the answers.
-        with self.app.connection_for_write() as connection:
+        with self._session.connection() as connection:
             inspect = self.app.control.inspect(timeout=seconds, connection=connection)
             return getattr(inspect, question)() or {}
 
@@ -79,6 +79,3 @@ class OnRedis:
         """
         answers = self.ask_workers("active_queues", IDLE_WORKER_SECONDS)
         return {each["name"] for queues in answers.values() for each in queues}
-
-    def _stats(self) -> Stats:
-        return gather(Stores.single(self.store), self.queues)

@@ -12,7 +12,8 @@ from celery_delayq.admin.hash_tags import unfinished
 from celery_delayq.admin.repair import check
 from celery_delayq.admin.stock_migration import has_future_eta
 from celery_delayq.integration import beat_guard
-from celery_delayq.store.schedule import layouts
+from celery_delayq.model.script_values import to_text
+from celery_delayq.store.store import layouts
 from celery_delayq.store.stores import Stores
 from celery_delayq.utils.text import spelled
 
@@ -129,13 +130,21 @@ def dead_letters(subject: OnRedis) -> Iterator[Finding]:
             )
 
 
-def periodic(subject: OnRedis) -> Iterator[Finding]:
-    """A process must fire periodic entries."""
-    store = subject.store
-    first = cast("list[Any]", store.client.zrange(store.keys.periodic_at, 0, 0, withscores=True))
-    if first and (late := (store.now_ms() - first[0][1]) / 1000) > MAX_TICK_DELAY_SECONDS:
+def periodic(*subjects: OnRedis) -> Iterator[Finding]:
+    """A process must fire periodic entries, whose looks are spread over the hash tags."""
+    late: list[tuple[float, str]] = []
+    number = 0
+    for store in (subject.store for subject in subjects):
+        latest = store.now_ms() - MAX_TICK_DELAY_SECONDS * 1000
+        key, client = store.keys.periodic_at, store.client
+        number += cast(int, client.zcount(key, "-inf", latest))
+        first = client.zrangebyscore(key, "-inf", latest, start=0, num=1, withscores=True)
+        late += [((store.now_ms() - at) / 1000, to_text(name)) for name, at in cast(Any, first)]
+    if late:
+        seconds, name = max(late)
         yield fault(
-            f"periodic entries are not fired, one for {late:,.0f} s",
+            f"{_are(number, 'periodic entry', 'periodic entries')} late and not fired, "
+            f"{spelled(name)} for {seconds:,.0f} s",
             "start a worker of an app with DelayQ(app)",
         )
 

@@ -17,8 +17,8 @@ from celery_delayq.model.canvas import Canvas
 from celery_delayq.model.dead_letter import DeadLetter, DeadLetterRecord
 from celery_delayq.model.envelope import due_of_eta
 from celery_delayq.model.history import read_runs
-from celery_delayq.model.lookup import to_bytes
 from celery_delayq.model.scheduled import ScheduledTask
+from celery_delayq.model.script_values import to_bytes
 from celery_delayq.schedule.client import id_of
 from celery_delayq.settings import Settings
 from celery_delayq.store.keys import Layout
@@ -121,7 +121,7 @@ def _revocations(entry: ScheduledTask) -> Sequence[bytes]:
 def _consumers(session: Session, queues: set[str]) -> dict[str, list[str]]:
     """Return the workers that answer that they consume some queues."""
     # Closing the connection at once also removes the queue for the answers.
-    with session.app.connection_for_write() as connection:
+    with session.connection() as connection:
         inspect = session.app.control.inspect(timeout=ANSWER_SECONDS, connection=connection)
         answers = inspect.active_queues() or {}
     return {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -16,6 +17,7 @@ from celery_delayq.cli.apply import (
     item_outcome,
     logging_in_one_line,
     print_bulk,
+    values_as_options,
 )
 from celery_delayq.cli.command import command
 from celery_delayq.cli.commands.show import ENTRIES
@@ -46,9 +48,8 @@ from celery_delayq.cli.rewriting import (
     with_rewrite_options,
 )
 from celery_delayq.cli.text import quoted
-from celery_delayq.errors import ConfigError, InvalidOption, NotSupported
 from celery_delayq.model.scheduled import Filter
-from celery_delayq.utils.text import span, spelled
+from celery_delayq.utils.text import span
 
 
 def _cancelling(delayq: DelayQ) -> Action:
@@ -104,7 +105,9 @@ def cancel_canvas(delayq: DelayQ, root_id: str | None, group_id: str | None) -> 
 
 
 @command()
-@option("--eta", type=TimeType(), help="To this time: ISO 8601, local without offset.")
+@option(
+    "--eta", type=TimeType(), help="To this time: ISO 8601, 17:00, tomorrow 9:00, or 2h from now."
+)
 @option(
     "--in",
     "--countdown",
@@ -195,12 +198,8 @@ def update(
     screen.known_tasks(delayq)  # the tasks say which arguments they take
 
     def change(id: str) -> ItemOutcome:
-        try:
+        with values_as_options():
             outcome = delayq.update(id, **changes, queue=queue, if_eta=if_eta)
-        except NotSupported:
-            raise
-        except (ConfigError, InvalidOption) as exc:
-            raise click.UsageError(spelled(str(exc))) from exc
         return item_outcome(ENTRIES, id, outcome, "updated")
 
     is_done = change_each([id], change)
@@ -213,7 +212,7 @@ def update(
 @argument("former", "OLD", "The name under which messages wait.")
 @argument("name", "NEW", "The name of the task in the new code.")
 @queue_option
-@flag("--force", help="Allow a NEW that this app does not know.")
+@flag("--force", help="Allow names that this app does not know.")
 @with_rewrite_options
 @json_lines_option
 def rename(
@@ -231,7 +230,7 @@ def rename(
     NEW is not paused.
 
     Exits with 1 when something was not renamed: another process changed it meanwhile, or it cannot
-    be decoded.
+    be decoded; and when OLD may be a typo: nothing is renamed, and this app does not know OLD.
 
     \b
     Examples:
@@ -246,7 +245,10 @@ def rename(
     words = ["rename", quoted(former), quoted(name), *filter_words(Filter(queue))]
     words += ["--force"] if force else []
     make = partial(delayq.rename, former, name, queue=queue)
-    return ask_and_rewrite(make, how, "renamed", words, partial(_note_typo, delayq, former))
+    is_whole = how.resume is None  # else the first part may have renamed all
+    note_nothing: Callable[[DelayQ, str], None]
+    note_nothing = _refuse_typo if is_whole and not force else _note_typo
+    return ask_and_rewrite(make, how, "renamed", words, partial(note_nothing, delayq, former))
 
 
 @command()
@@ -281,6 +283,11 @@ def rewrite(delayq: DelayQ, function: str, filter: Filter, how: RewriteOptions) 
     words = ["rewrite", quoted(function), *filter_words(filter)]
     note = partial(_note_typo, delayq, filter.task)
     return ask_and_rewrite(make, how, "rewritten", words, note)
+
+
+def _refuse_typo(delayq: DelayQ, task: str) -> None:
+    """Refuse a task that may be a typo (Refused): no call of it was found to change."""
+    screen.check_task(delayq, task, screen.scheduled_tasks(delayq))
 
 
 def _note_typo(delayq: DelayQ, task: str | None) -> None:

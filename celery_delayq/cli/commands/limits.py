@@ -189,5 +189,5 @@ def _what_counts(status: LimitStatus, gap: str) -> Text:
     text = Text("off" if status.is_off else str(status.definition or "no limit"))
     if status.override or status.is_off:
         text.stylize("yellow")
-        text.append(f"{gap}(code: {status.of_code or 'no limit'})", "dim")
+        text.append(f"{gap}code: {status.of_code or 'no limit'}", "dim")
     return text

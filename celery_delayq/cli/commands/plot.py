@@ -11,9 +11,9 @@ import click
 from dateutil.tz import tzlocal
 from rich.text import Text
 
+from celery_delayq.admin.exit_codes import Refused
 from celery_delayq.admin.lateness import MAX_RUNS, Lateness, lateness
-from celery_delayq.admin.load import By, LoadAhead, load_ahead
-from celery_delayq.admin.reporting import Refused
+from celery_delayq.admin.load_ahead import By, LoadAhead, load_ahead
 from celery_delayq.app import DelayQ
 from celery_delayq.charts import svg, terminal
 from celery_delayq.charts.scales import Layer, Quantiles, duration, layers_of

@@ -25,11 +25,11 @@ from celery_delayq.cli.text import (
 )
 from celery_delayq.errors import InvalidETA
 from celery_delayq.model.envelope import due_of_eta
-from celery_delayq.model.lookup import State
 from celery_delayq.model.scheduled import Filter, Outcome, Page, ScheduledTask, moment
+from celery_delayq.model.script_values import State
 from celery_delayq.store.paging import queues_of, with_entries
-from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting.calls import Steps
+from celery_delayq.store.store import Store
 from celery_delayq.utils.text import distance, spelled
 
 #: Number of entries in a page by default.
@@ -81,7 +81,9 @@ def _tell_why_missing(delayq: DelayQ, id: str, queue: str | None) -> bool:
         screen.print_json({ENTRIES.key: [], "why": answer.as_dict()})
     where = "" if queue is None else f" in queue {spelled(queue)}"
     reasons = " ".join(reason.sentence(stamp) for reason in answer.reasons)
-    click.echo(f"Nothing with the id {shown_id(id)} waits or runs{where}. {reasons}", err=True)
+    click.echo(
+        f"No waiting or running task is known by the id {shown_id(id)}{where}. {reasons}", err=True
+    )
     screen.note_unknown_queue(delayq, queue, stderr=True)
     return False
 

@@ -16,9 +16,9 @@ logger = logging.getLogger(__name__)
 #: Patterns of paths, with the names of their handlers. The paths of Flower's own stay known by
 #: their names. Flower accepts two members here, and adds its prefix to the pattern.
 HANDLERS = (
-    (r"/delayed(?:/(.*))?", "celery_delayq.web.flower.DelayedHandler"),
-    (r"/task/(.+)", "celery_delayq.web.flower.TaskHandler"),
-    (r"/broker", "celery_delayq.web.flower.BrokerHandler"),
+    (r"/delayed(?:/(.*))?", "celery_delayq.web.flower_handlers.DelayedHandler"),
+    (r"/task/(.+)", "celery_delayq.web.flower_handlers.TaskHandler"),
+    (r"/broker", "celery_delayq.web.flower_handlers.BrokerHandler"),
 )
 
 

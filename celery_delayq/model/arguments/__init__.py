@@ -1,1 +1,1 @@
-"""Arguments of tasks in messages."""
+"""Arguments of tasks: in searches, in keys, and in functions that tasks have as options."""

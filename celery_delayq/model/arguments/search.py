@@ -159,6 +159,14 @@ def _names_of(task: Any) -> _Names | None:
     return _Names({name: place for place, name in enumerate(positional)}, takes_more)
 
 
+def named_arguments(task: Any, args: Iterable[Any]) -> dict[str, Any]:
+    """Return positional arguments by the names that the signature of a task gives them."""
+    names = _names_of(task)
+    if names is None:
+        return {}
+    return dict(zip(names.places, args, strict=False))  # a call may have more or fewer
+
+
 def argument_names(task: Any) -> set[str] | None:
     """Return the names of the arguments of a task; None if it may take others too."""
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from celery import Celery
@@ -17,7 +18,7 @@ from celery_delayq.errors import (
 )
 from celery_delayq.model import unique
 from celery_delayq.model.changes.body import Body
-from celery_delayq.model.compat.binding import Verdict, binding_of
+from celery_delayq.model.compat.binding import check_arguments
 from celery_delayq.model.envelope import LIMIT_FIELD, PROPERTY, lane_in, own_of, unique_key
 from celery_delayq.model.limits.of_app import limits_of
 from celery_delayq.model.names import is_by_name, renames_of
@@ -30,9 +31,6 @@ from celery_delayq.utils.text import is_utf8, percent
 
 #: Headers that belong to Celery's message, and to the encoding of its body.
 _RESERVED_HEADERS = CELERY_HEADERS | {"compression", "method"}
-
-#: Verdicts on arguments with which a task would fail.
-REFUSED_VERDICTS = (Verdict.ARGUMENTS, Verdict.MODEL)
 
 
 class Expiry(NamedTuple):
@@ -207,7 +205,7 @@ class MessageEditor:
         before = self._body_of(message)
         args = before.args if changes.args is None else tuple(changes.args)
         kwargs = before.kwargs if changes.kwargs is None else dict(changes.kwargs)
-        _check_arguments(name, task, args, kwargs, changes)
+        check_arguments(name, task, args, kwargs, partial(_hint_of, changes))
         if dump := getattr(task, "_dump_pydantic_arguments", None):
             args, kwargs = dump(args, kwargs)  # models as dictionaries, as `apply_async` sends them
         own = dict(own_of(message["properties"]))
@@ -275,25 +273,7 @@ class MessageEditor:
         headers[header] = shown(after) if headers[header] == shown(before) else "…"
 
 
-def _check_arguments(
-    name: str,
-    task: Any,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    changes: MessageChanges,
-) -> None:
-    """Refuse arguments that a known task does not take, as ``apply_async`` does."""
-    if task is None or not task.typing:
-        return
-    bound = binding_of(task).bind(args, kwargs)
-    if bound.verdict in REFUSED_VERDICTS:
-        raise ConfigError(
-            f"{name}: args={saferepr(tuple(args))}, kwargs={saferepr(dict(kwargs))}: "
-            f"{bound.verdict.value}: {bound.detail}{_hint_of(bound.detail, changes)}"
-        )
-
-
-def _hint_of(detail: str, changes: MessageChanges) -> str:
+def _hint_of(changes: MessageChanges, detail: str) -> str:
     """Return a hint if an argument that stays has the name of a new one; else ``""``."""
     if not detail.startswith("multiple values"):
         return ""

@@ -15,9 +15,10 @@ from typing import Any, Literal
 from celery.utils.saferepr import saferepr
 
 from celery_delayq.errors import ConfigError, RecordError
-from celery_delayq.model.changes import REFUSED_VERDICTS, MessageChanges, MessageEditor
+from celery_delayq.model.changes import MessageChanges, MessageEditor
 from celery_delayq.model.changes.body import Body
 from celery_delayq.model.compat import MessageChecker
+from celery_delayq.model.compat.binding import REFUSED_VERDICTS
 from celery_delayq.model.compat.calls import CANVAS, MAPS, Part, calls_inside
 from celery_delayq.model.payload import body_if_readable
 from celery_delayq.utils.foreign import FOREIGN_ERRORS, record_errors

@@ -18,6 +18,9 @@ from celery import Task
 from celery.app import base
 from celery.backends.base import Backend
 from celery.utils.functional import arity_greater
+from celery.utils.saferepr import saferepr
+
+from celery_delayq.errors import ConfigError
 
 #: Stands for a value that is known only when the task is called, such as the result of another.
 UNKNOWN = object()
@@ -50,6 +53,9 @@ class Verdict(Enum):
 
 
 _UNKNOWN_VERDICTS = (Verdict.NOT_DECODED, Verdict.HIDDEN_SIGNATURE, Verdict.OTHER_PROTOCOL)
+
+#: Verdicts on arguments with which a task would fail.
+REFUSED_VERDICTS = (Verdict.ARGUMENTS, Verdict.MODEL)
 
 
 class Bound(NamedTuple):
@@ -164,6 +170,42 @@ class TaskBinding:
 def binding_of(task: Task) -> TaskBinding:
     """Return the binding of a task. It is made once, since reading signatures takes long."""
     return TaskBinding(task)
+
+
+def has_own_apply_async(task: Task) -> bool:
+    """Return whether a task has not Celery's ``apply_async``: its own may add arguments."""
+    return getattr(task.apply_async, "__func__", None) is not Task.apply_async
+
+
+def check_arguments(
+    name: str,
+    task: Any,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    hint_of: Callable[[str], str] = lambda _detail: "",
+) -> None:
+    """Refuse arguments that a task does not take, as ``apply_async`` does.
+
+    Parameters
+    ----------
+    task : Any
+        The task; None if this app does not know the task: then any arguments are accepted.
+    hint_of : Callable[[str], str]
+        Returns the end of the error for a detail of the verdict.
+
+    Raises
+    ------
+    ConfigError
+        The task does not take the arguments, or a model of Pydantic refuses one.
+    """
+    if task is None or not task.typing:
+        return
+    bound = binding_of(task).bind(args, kwargs)
+    if bound.verdict in REFUSED_VERDICTS:
+        raise ConfigError(
+            f"{name}: args={saferepr(tuple(args))}, kwargs={saferepr(dict(kwargs))}: "
+            f"{bound.verdict.value}: {bound.detail}{hint_of(bound.detail)}"
+        )
 
 
 def _wrapped_in(function: Any) -> Iterator[Any]:

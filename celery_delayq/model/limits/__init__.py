@@ -13,7 +13,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, NamedTuple
 
 from celery_delayq.errors import InvalidLimit
-from celery_delayq.utils.argument_key import KeyTemplate
+from celery_delayq.model.arguments.key import KeyTemplate
 from celery_delayq.utils.foreign import FOREIGN_ERRORS
 from celery_delayq.utils.numbers import is_finite, is_integer
 from celery_delayq.utils.text import UTF8_TEXT, is_utf8, percent

@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 
 from celery_delayq.model.limits import Definition
-from celery_delayq.model.lookup import to_bytes
+from celery_delayq.model.script_values import to_bytes
 
 
 def range_of_lane(lane: str) -> tuple[bytes, bytes]:

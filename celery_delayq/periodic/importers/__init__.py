@@ -15,13 +15,13 @@ from typing import Literal
 
 from celery import Celery
 
-from celery_delayq.errors import DelayQError, InvalidSchedule
+from celery_delayq.errors import ConfigError, DelayQError, InvalidSchedule
 from celery_delayq.periodic import policy
 from celery_delayq.periodic.code_entries import definitions_of
-from celery_delayq.periodic.definition import Definition, definition_hash_of
+from celery_delayq.periodic.definition import Definition, check_call, definition_hash_of
+from celery_delayq.periodic.entries import Periodic, PeriodicState
 from celery_delayq.periodic.places import entries_of
 from celery_delayq.periodic.serialization import describe
-from celery_delayq.periodic.state import Periodic, PeriodicState
 from celery_delayq.periodic.wall_clock import datetime_of_ms, ms_of_datetime
 from celery_delayq.store.periodic import EntryWrite
 from celery_delayq.store.session import Session
@@ -63,6 +63,8 @@ class FoundEntry:
         Whether the other scheduler never fires the entry again. *problem* has the reason.
     as_is : bool
         Whether to import *definition* even if the app's code has an entry of this name.
+    note : str | None
+        What is wrong with an entry that is imported all the same, or None.
     """
 
     name: str
@@ -76,6 +78,7 @@ class FoundEntry:
     problem: str | None = None
     over: bool = False
     as_is: bool = False
+    note: str | None = None
 
 
 def take_over(
@@ -88,6 +91,9 @@ def take_over(
 
     If the app's code has an entry of the same name, the definition comes from the code. Then only
     the times and number of runs, and whether the entry is enabled, are imported.
+
+    An entry whose task does not take its arguments is imported with a note: workers write such an
+    entry of the code too, and a backup is restored as it was.
 
     Parameters
     ----------
@@ -102,7 +108,7 @@ def take_over(
     Yields
     ------
     tuple[FoundEntry, Result]
-        Each entry with its final definition and problem, and the result.
+        Each entry with its final definition, problem and note, and the result.
 
     Raises
     ------
@@ -112,7 +118,7 @@ def take_over(
     app = session.app
     code = code_of(app)
     for each in found:
-        yield _take(session, _counting(each, code), app.timezone, dry_run, replace)
+        yield _take(session, _noted(app, _counting(each, code)), app.timezone, dry_run, replace)
 
 
 def code_of(app: Celery) -> dict[str, Definition | DelayQError]:
@@ -190,6 +196,16 @@ def _counting(found: FoundEntry, code: dict[str, Definition | DelayQError]) -> F
         return replace(found, problem=why, over=True)
     if found.definition is None and found.problem is None:
         return replace(found, problem="it does not say what to do, and when")
+    return found
+
+
+def _noted(app: Celery, found: FoundEntry) -> FoundEntry:
+    """Return the entry, with a note if its task does not take its arguments."""
+    try:
+        if found.problem is None and found.definition is not None:
+            check_call(app, found.definition)
+    except ConfigError as exc:
+        return replace(found, note=f"its ticks will fail: {exc}")
     return found
 
 

@@ -19,8 +19,8 @@ from celery_delayq.app import DelayQ
 from celery_delayq.deadletters.client import counts_of
 from celery_delayq.errors import ConfigError
 from celery_delayq.model.history import place_of
-from celery_delayq.model.lookup import StatusCode
 from celery_delayq.model.scheduled import moment
+from celery_delayq.model.script_values import StatusCode
 from celery_delayq.spark import jobs
 from celery_delayq.spark.access import Access, open_client
 from celery_delayq.spark.archive.commits import ArchiveError, Commit
@@ -353,9 +353,9 @@ def _delete_rows(delayq: DelayQ, batches: Batches) -> Outcomes:
     """Delete unchanged dead letters in Redis; runs on executors."""
     states: Counter[StatusCode] = Counter()
     for batch in batches:
-        columns = (batch.column(name).to_pylist() for name in ("queue", "id", "died_ms"))
-        places = zip(*columns, strict=True)
-        states.update(state for _, state in delete_unchanged(delayq.session, places))
+        names = ("queue", "id", "died_ms", "data_digest")
+        found = zip(*(batch.column(name).to_pylist() for name in names), strict=True)
+        states.update(state for _, state in delete_unchanged(delayq.session, found))
     return Outcomes({"removed": states.pop("d", 0), "gone": states.total()})
 
 

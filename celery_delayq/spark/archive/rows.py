@@ -17,12 +17,13 @@ from celery_delayq.errors import RecordError
 from celery_delayq.model.dead_letter import DeadLetter, DeadLetterRecord
 from celery_delayq.model.envelope import MAX_DUE_MS
 from celery_delayq.model.history import place_of
-from celery_delayq.model.lookup import ListedEntry, to_bytes, to_text
 from celery_delayq.model.scheduled import moment
+from celery_delayq.model.script_values import ListedEntry, to_bytes, to_text
 from celery_delayq.spark.archive.commits import source_of
 from celery_delayq.spark.read.messages import name_of, text_of
 from celery_delayq.spark.read.table_rows import Row, TableRows
 from celery_delayq.spark.read.tables import TABLE_COLUMNS, with_types
+from celery_delayq.store.dead_letters import digest_of
 from celery_delayq.transfer.dead_letter_row import DeadLetterRow
 from celery_delayq.transfer.schedule_row import ScheduleRow
 
@@ -41,7 +42,7 @@ ARCHIVE_COLUMNS: Mapping[str, Mapping[str, str]] = {
 }
 
 #: Columns that identify a dead letter in Redis; the time of death is in ms.
-PLACE_COLUMNS = with_types("digest", "queue", "id", "died_ms")
+PLACE_COLUMNS = with_types("digest", "queue", "id", "died_ms", "data_digest")
 
 #: The day of dead letters without a time of death.
 UNKNOWN_DAY = date(1970, 1, 1)
@@ -81,6 +82,7 @@ class ArchiveRows(TableRows):
                 "digest": DeadLetterRow.of(dead_letter).digest,
                 "died_ms": each.died_ms,
                 "data": each.data,
+                "data_digest": digest_of(each.data),
                 "day": dead_letter.died.date(),
             }
         return rows

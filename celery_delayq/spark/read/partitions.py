@@ -19,7 +19,7 @@ from pyspark.sql.datasource import InputPartition
 from celery_delayq.model.delivery import split_leased
 from celery_delayq.model.envelope import Label
 from celery_delayq.model.history import place_of
-from celery_delayq.model.lookup import EntryCondition, IndexEntry, Position
+from celery_delayq.model.script_values import EntryCondition, IndexEntry, Position
 from celery_delayq.spark.options import OnLoss
 from celery_delayq.spark.read.filters import RowFilter
 from celery_delayq.spark.read.history import MAX_OFFSET, START_OFFSET, Offsets, Runs, last_runs

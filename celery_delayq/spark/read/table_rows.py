@@ -12,9 +12,9 @@ from celery_delayq.errors import RecordError
 from celery_delayq.model.dead_letter import DeadLetter, DeadLetterRecord
 from celery_delayq.model.envelope import MAX_DUE_MS, Record, limit_of
 from celery_delayq.model.history import RunRecord
-from celery_delayq.model.lookup import PAUSED_OFFSET_MS, IndexEntry, to_bytes
 from celery_delayq.model.scheduled import moment
-from celery_delayq.periodic.state import Periodic, UnreadableEntry
+from celery_delayq.model.script_values import PAUSED_OFFSET_MS, IndexEntry, to_bytes
+from celery_delayq.periodic.entries import Periodic, UnreadableEntry
 from celery_delayq.spark.read.messages import name_of, read, text_of, time_of
 from celery_delayq.spark.read.tables import ARROW_TYPES, TABLE_COLUMNS
 

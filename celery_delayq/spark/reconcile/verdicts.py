@@ -10,7 +10,7 @@ import pyarrow as pa
 from kombu.utils.json import loads
 
 from celery_delayq.app import DelayQ
-from celery_delayq.model.lookup import Location
+from celery_delayq.model.script_values import Location
 from celery_delayq.model.unique import Key, rule_of
 from celery_delayq.spark.access import open_client
 from celery_delayq.spark.executors import Batches, Outcomes

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 
-from celery_delayq.store.periodic import ActiveVersion, EntryWrite, PeriodicStore, WrittenEntries
+from celery_delayq.store.periodic import EntryWrite, PeriodicStore
 from celery_delayq.store.stores import Stores
+from celery_delayq.utils.delegation import method_of
 
 
 class PeriodicStores:
@@ -26,6 +27,7 @@ class PeriodicStores:
     def __init__(self, stores: Stores, queue_of: Callable[[EntryWrite], str]) -> None:
         self._stores, self._queue_of = stores, queue_of
         self._gates = [store.periodic for store in stores]
+        self._first = self._gates[0]
 
     def get(self, name: str) -> str | None:
         """Return the record of an entry; None if it does not exist."""
@@ -59,27 +61,10 @@ class PeriodicStores:
                     break
             yield int(writing is not None)
 
-    def announce_version(
-        self,
-        source: str,
-        version: str,
-        since: int | None,
-        alive_ms: int,
-        *,
-        before: str = "",
-        then: WrittenEntries | None = None,
-    ) -> ActiveVersion:
-        """Announce a code version, as :meth:`PeriodicStore.announce_version` does."""
-        first = self._gates[0]
-        return first.announce_version(source, version, since, alive_ms, before=before, then=then)
-
-    def announced_versions(self, source: str) -> dict[str, tuple[int, int]]:
-        """Return the announced code versions with their first and last announcements (ms)."""
-        return self._gates[0].announced_versions(source)
-
-    def written_entries(self, source: str) -> WrittenEntries:
-        """Return the entries of the code that were written last."""
-        return self._gates[0].written_entries(source)
+    # The first store has the code versions of all stores.
+    announce_version = method_of("_first", PeriodicStore.announce_version)
+    announced_versions = method_of("_first", PeriodicStore.announced_versions)
+    written_entries = method_of("_first", PeriodicStore.written_entries)
 
     def _find(self, name: str) -> tuple[PeriodicStore | None, str | None]:
         for gate in self._gates:

@@ -14,8 +14,8 @@ from celery_delayq.model.cluster_tags import SLOTS, cluster_tags, slot_of
 from celery_delayq.settings import Limits
 from celery_delayq.store.cluster.nodes import NODE_TIMEOUT_SECONDS, Nodes
 from celery_delayq.store.keys import Keys, Layout
-from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting.client import Client
+from celery_delayq.store.store import Store
 from celery_delayq.store.stores import Stores
 
 #: Number of keys that store the number of tags.

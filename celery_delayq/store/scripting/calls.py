@@ -269,7 +269,8 @@ class EntriesCall(_Growing):
 class ReadyCall(_Growing):
     """A call of ``schedule/push_ready.lua`` to which messages are added."""
 
-    def add(self, step: int, message: bytes) -> None:
+    def add(self, step: int, message: bytes, is_task: bool = True) -> None:
         """Add a message."""
         self.bytes += len(message)
+        self.args[0] += is_task
         self.args += self._list(step), message

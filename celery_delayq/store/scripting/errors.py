@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final, NoReturn
@@ -15,6 +16,7 @@ from redis.exceptions import (
     ResponseError,
     TimeoutError,
 )
+from redis.sentinel import MasterNotFoundError
 
 from celery_delayq.errors import (
     BrokerTimeout,
@@ -96,6 +98,8 @@ def error_of(exc: RedisError) -> RedisError:
         return _LoginRefused(f"{str(exc).rstrip('.')}; {_LOGIN_ADVICE}")
     if isinstance(exc, TimeoutError):
         return _TimedOut(*exc.args)
+    if isinstance(exc, MasterNotFoundError):
+        return _Unavailable(_no_master(str(exc)))
     if isinstance(exc, ConnectionError):
         return _Unavailable(*exc.args)
     if not isinstance(exc, ResponseError):
@@ -105,6 +109,14 @@ def error_of(exc: RedisError) -> RedisError:
     error = _REFUSAL_CLASSES.get(refusal, _Refused)(text)
     error.code = code_of(exc)
     return error
+
+
+def _no_master(text: str) -> str:
+    """Return why Sentinel gives no master, without the objects that redis-py shows."""
+    what, _, objects = text.partition(" : ")
+    silent = [f"{host}:{port}" for host, port in re.findall(r"\bhost=([^,]+),port=(\d+)", objects)]
+    advice = f"no answer from {', '.join(silent)}" if silent else "check master_name"
+    return f"{what}; {advice}"
 
 
 def unavailable(why: object) -> BrokerUnavailable:

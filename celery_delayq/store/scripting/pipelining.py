@@ -223,8 +223,9 @@ class EntryPipeline:
         self._on_answer = on_answer
         self._retry = retry
         self._runners: Runners = ask(lambda runners: runners)
-        #: The open connections. The server of each knows the script.
         self._wires: dict[ScriptRunner, Wire] = {}
+        #: The scripts that were sent over each of these connections with their sources.
+        self._sources: dict[ScriptRunner, set[str]] = {}
         self._open: dict[str, Sent] = {}
         self._filling: list[Sent] = []
         self._unread: deque[Sent] = deque()
@@ -245,6 +246,8 @@ class EntryPipeline:
     def send(self) -> None:
         """Send the added entries, after reading the answers to earlier entries.
 
+        After an error, the next call sends all entries without an answer again.
+
         Raises
         ------
         BrokerUnavailable, CommandRefused, OSError
@@ -260,6 +263,12 @@ class EntryPipeline:
             if filled:
                 self._unread.extend(filled)
                 self._with_repeats(lambda: self._write(filled))
+        except BaseException:
+            self.close()  # the answers to these calls were errors, or will not come
+            self._filling[:0] = self._unread
+            self._unread.clear()
+            self.buffered = sum(len(sent.indexes) for sent in self._filling)
+            raise
         finally:
             self._deliver()
 
@@ -283,37 +292,60 @@ class EntryPipeline:
         for wire in self._wires.values():
             wire.close()
         self._wires.clear()
+        self._sources.clear()
 
     def _write(self, sents: list[Sent]) -> None:
         commands: dict[ScriptRunner, list[tuple[Any, ...]]] = {}
         for sent in sents:
             runner = self._runners.of(sent.call.queue)
-            its = commands.setdefault(runner, [])
-            # The first call on a connection sends the source.
-            its.append(sent.call.command(source=runner not in self._wires and not its))
+            sources, name = self._sources.setdefault(runner, set()), sent.call.name
+            commands.setdefault(runner, []).append(sent.call.command(source=name not in sources))
+            sources.add(name)
         for runner, its in commands.items():
             if runner not in self._wires:
                 self._wires[runner] = runner.wire()
             self._wires[runner].send(pack(its), len(its))
 
     def _read(self) -> None:
-        """Read all outstanding answers. Refused calls stay in ``_unread``."""
-        refused: list[tuple[Sent, ResponseError]] = []
+        """Read all outstanding answers. Refused calls stay in ``_unread``.
+
+        A server that lacks a script, as after a restart, has run the other calls. Only the calls of
+        this script are sent again, with its source.
+
+        Raises
+        ------
+        BrokerUnavailable
+            The server lacks a script whose source was sent just before.
+        """
+        if not self._read_answers():
+            self._sources.clear()
+            self._write(list(self._unread))
+            if not self._read_answers():
+                raise unavailable("Redis has no script that was sent just before")
+
+    def _read_answers(self) -> bool:
+        """Read all outstanding answers. Return False if the server lacks scripts.
+
+        Refused calls, and calls whose script the server lacks, stay in ``_unread``.
+        """
+        remaining: list[Sent] = []
+        refusal: ResponseError | None = None
         try:
             while self._unread:
+                runner = self._runners.of(self._unread[0].call.queue)
                 try:
-                    runner = self._runners.of(self._unread[0].call.queue)
                     reply = self._wires[runner].read()
                 except ResponseError as exc:
-                    if isinstance(exc, NoScriptError):
-                        raise unavailable(exc) from exc
-                    refused.append((self._unread.popleft(), exc))
+                    remaining.append(self._unread.popleft())
+                    if refusal is None and not isinstance(exc, NoScriptError):
+                        refusal = exc
                 else:
                     self._answered.append((self._unread.popleft(), EntriesReply.read(reply)))
         finally:
-            self._unread.extendleft(sent for sent, _ in reversed(refused))
-        if refused:
-            raise refused[0][1]
+            self._unread.extendleft(reversed(remaining))
+        if refusal is not None:
+            raise refusal
+        return not remaining
 
     def _with_repeats(self, step: Callable[[], None]) -> None:
         """Run *step*. If the connection is lost, send all calls without an answer again."""

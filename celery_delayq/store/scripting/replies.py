@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal, NamedTuple, get_args
 
-from celery_delayq.model.lookup import to_text
 from celery_delayq.model.publish_outcome import PublishOutcome, Put, Stored
+from celery_delayq.model.script_values import to_text
 from celery_delayq.store.scripting.calls import EntriesCall
 
 Adopted = Literal["scheduled", "ready", "gone"]
@@ -212,3 +212,9 @@ class Sizes(NamedTuple):
     def in_paused_queue(self) -> Sizes:
         """Return the sizes of a paused queue: its due entries wait for the pause, not overdue."""
         return self._replace(paused=self.paused + self.overdue, overdue=0)
+
+
+def members_with_scores(found: Sequence[Any]) -> list[tuple[bytes, float]]:
+    """Return the members of a reply with scores, and their scores, in RESP 2 or 3."""
+    pairs = found if found and isinstance(found[0], list) else zip(*[iter(found)] * 2, strict=True)
+    return [(member, float(score)) for member, score in pairs]

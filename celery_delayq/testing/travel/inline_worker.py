@@ -20,7 +20,7 @@ from celery_delayq.dispatch.lease_keeper import LeaseKeeper
 from celery_delayq.integration import install, worker
 from celery_delayq.integration.pauses_and_revokes import REVOKED_CANVASES
 from celery_delayq.integration.replace import make, undo
-from celery_delayq.store.schedule import Store
+from celery_delayq.store.store import Store
 from celery_delayq.testing.travel.eta_timer import EtaTimer
 from celery_delayq.testing.travel.refusals import WORKER_TEXT, check_no_worker_here
 

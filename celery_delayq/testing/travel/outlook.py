@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from celery_delayq.model.lookup import to_text
+from celery_delayq.model.script_values import to_text
 from celery_delayq.store.keys import queue_name
-from celery_delayq.store.schedule import Store
+from celery_delayq.store.store import Store
 
 #: Time until the next look while a quarantined message waits, in ms.
 QUARANTINE_LOOK_MS = 1000

@@ -12,7 +12,7 @@ from redis import Redis
 from celery_delayq.embedded import EmbeddedRedis
 from celery_delayq.errors import TravelError
 from celery_delayq.integration import worker
-from celery_delayq.model.lookup import to_text
+from celery_delayq.model.script_values import to_text
 from celery_delayq.store.keys import Keys
 from celery_delayq.testing.wait import wait_until
 

@@ -71,8 +71,9 @@ class TimeTravel:
     Attributes
     ----------
     most_runs : int
-        Most runs of one call. A tenth of them may be a chain of tasks that start each other while
-        the clock stands still.
+        Most runs of one call, besides polls of a chord (``celery.chord_unlock``). A tenth of them
+        may be a chain of tasks that start each other while the clock stands still. One chord may
+        have ten times as many polls.
     """
 
     #: The object whose block has begun.

@@ -19,7 +19,7 @@ from celery_delayq.store.cluster.nodes import (
     quick,
 )
 from celery_delayq.store.cluster.stores import cluster_stores
-from celery_delayq.store.schedule import Store
+from celery_delayq.store.store import Store
 from celery_delayq.store.stores import Stores
 from celery_delayq.transport.channel import Channel, is_for_replies
 from celery_delayq.transport.cluster.bindings import LateBindings

@@ -8,7 +8,7 @@ from typing import Any
 
 from celery import Celery
 
-from celery_delayq.store.schedule import Store
+from celery_delayq.store.store import Store
 from celery_delayq.transport.loop.client import LoopClient, new_loop_client
 from celery_delayq.utils import bridge
 from celery_delayq.utils.bridge import Bridge

@@ -37,6 +37,8 @@ class Page(NamedTuple):
         Those of them that a change of all that match knows.
     on_rabbitmq : bool
         Whether the page shows something on RabbitMQ.
+    has_objects : bool
+        Whether the path may have the name of an object behind that of the page.
     """
 
     title: str
@@ -45,6 +47,7 @@ class Page(NamedTuple):
     fields: Sequence[str] = ()
     filter_fields: Sequence[str] = ()
     on_rabbitmq: bool = False
+    has_objects: bool = False
 
 
 #: Pages by the first part of their path below ``/delayed``; the template has the same name.
@@ -52,12 +55,12 @@ PAGES: Mapping[str, Page] = {
     "overview": Page("Overview", overview.read_page, 5, ("step", "by"), on_rabbitmq=True),
     "scheduled": Page("Scheduled", scheduled.read, 10, scheduled.QUERY_FIELDS, scheduled.FIELDS),
     "dead": Page("Dead letters", dead.read, 10, dead.QUERY_FIELDS, dead.FIELDS, on_rabbitmq=True),
-    "periodic": Page("Periodic", periodic.read, 30, ("name",)),
-    "limits": Page("Limits", limits.read, 10),
-    "fleet": Page("Fleet", fleet.read, 10),
-    "health": Page("Health", health.read, on_rabbitmq=True),
-    "task": Page("", task.read, 5),
-    "job": Page("", job.read, 2),
+    "periodic": Page("Periodic", periodic.read, 30, ("name",), has_objects=True),
+    "limits": Page("Limits", limits.read, 10, has_objects=True),
+    "fleet": Page("Fleet", fleet.read, 10, ("queue",)),
+    "health": Page("Health", health.read, 5, on_rabbitmq=True),
+    "task": Page("", task.read, 5, has_objects=True),
+    "job": Page("", job.read, 2, has_objects=True),
 }
 
 #: Pages whose views say in *error* what is wrong with their searches.

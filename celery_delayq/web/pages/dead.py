@@ -6,6 +6,7 @@ import time
 from collections import deque
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from typing import Any
 
 from celery_delayq.errors import InvalidETA, InvalidFilter
 from celery_delayq.model.dead_letter import DeadFilter, DeadLetter
@@ -127,6 +128,7 @@ def read(site: Site, query: Query) -> DeadLettersPage:
         return DeadLettersPage(
             *(now, fields, {}, [], [], total, 0, None, None, False), error=str(exc)
         )
+    times = {name: it for name in ("died_from", "died_to") if (it := getattr(filter, name))}
     if before is not None:
         filter = replace(filter, died_to=before)
     stretch = filter if filter.died_from is not None else _stretch(site, filter, now)
@@ -147,7 +149,6 @@ def read(site: Site, query: Query) -> DeadLettersPage:
         key = kind_of(dead.reason), dead.exception or ""
         group = groups.setdefault(key, Group(*key, 0, dead.died))
         group.number, group.last_died = group.number + 1, dead.died
-    times = {name: query.moment(name, now) for name in ("died_from", "died_to")}
     since = stretch.died_from
     assert since is None or isinstance(since, datetime)
     older: datetime | None = None
@@ -158,7 +159,7 @@ def read(site: Site, query: Query) -> DeadLettersPage:
     return DeadLettersPage(
         now=now,
         fields=fields,
-        exact_fields=fields | {name: each.isoformat() for name, each in times.items() if each},
+        exact_fields=fields | {name: each.isoformat() for name, each in times.items()},
         rows=[row_of(site, each) for each in reversed(newest)],
         groups=sorted(groups.values(), key=lambda each: -each.number)[:MAX_GROUPS],
         more_groups=max(0, len(groups) - MAX_GROUPS),
@@ -172,7 +173,7 @@ def read(site: Site, query: Query) -> DeadLettersPage:
 
 
 def _has(site: Site, dead: DeadLetter, part: str) -> bool:
-    return has_argument(dead, row_of(site, dead).texts, part)
+    return has_argument(site, dead, row_of(site, dead).texts, part)
 
 
 def _size(dead: DeadLetter) -> int:
@@ -187,9 +188,11 @@ def filter_of(query: Query, now: datetime) -> DeadFilter:
     InvalidFilter, InvalidETA
         A field is invalid.
     """
-    texts = {name: query.name(name) for name in FIELDS if not name.startswith("died_")}
-    times = {name: query.moment(name, now) for name in ("died_from", "died_to")}
-    return DeadFilter(**texts, **times)  # type: ignore[arg-type]
+    texts: dict[str, Any] = {
+        name: query.name(name) for name in FIELDS if not name.startswith("died_")
+    }
+    died_from, died_to = (query.moment(name, now, "ago") for name in ("died_from", "died_to"))
+    return DeadFilter(**texts, died_from=died_from, died_to=died_to)
 
 
 def row_of(site: Site, dead: DeadLetter) -> Row:

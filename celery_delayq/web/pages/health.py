@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from celery_delayq.admin.doctor import Diagnosis
+from typing import NamedTuple
+
+from celery_delayq.web.doctor_looks import Checks, Look
 from celery_delayq.web.query import Query
 from celery_delayq.web.site import Site
 
@@ -16,6 +18,26 @@ CHECK_HINTS = {
 }
 
 
-def read(site: Site, _: Query) -> Diagnosis:
-    """Return the findings, which are at most a minute old."""
-    return site.all_findings()
+#: Seconds to wait for the doctor before the page is shown without its findings.
+WAIT_SECONDS = 3.0
+
+
+class Health(NamedTuple):
+    """The newest look of the doctor; None before the first one. *is_looking*: it looks again."""
+
+    look: Look | None
+    is_looking: bool
+
+
+def read(site: Site, query: Query) -> Health:
+    """Return the newest findings. Whoever opens the page has the doctor make all checks.
+
+    The page that is shown again has no new look made: a look reads all keys.
+    """
+    doctor = site.doctor
+    if "fragment" not in query.values:
+        doctor.request(Checks.ALL)
+        doctor.wait(WAIT_SECONDS)
+    elif doctor.newest is None:  # the server has started again
+        doctor.request(Checks.ALL)
+    return Health(doctor.newest_of_all_checks, doctor.makes_all_checks)

@@ -6,15 +6,15 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from celery_delayq.admin.doctor import Diagnosis
-from celery_delayq.admin.load import By, LoadAhead, load_ahead
+from celery_delayq.admin.load_ahead import By, LoadAhead, load_ahead
 from celery_delayq.admin.rabbitmq.broker import RabbitMQStats
 from celery_delayq.errors import NotSupported
 from celery_delayq.limits.client import LimitStatus
 from celery_delayq.model.scheduled import Paused, moment
 from celery_delayq.store.gauges import QueueGauges
-from celery_delayq.store.schedule import Store, layouts
+from celery_delayq.store.store import Store, layouts
 from celery_delayq.store.stores import Stores
+from celery_delayq.web.doctor_looks import Checks, Look
 from celery_delayq.web.query import Query
 from celery_delayq.web.site import Site
 
@@ -58,12 +58,14 @@ class Overview:
         How the chart counts: a key of :data:`STEPS`; ``"queue"`` or ``"task"``.
     load : LoadAhead | None
         The load to come; None if the broker cannot tell.
+    names : list[str]
+        Names of queues or tasks in a lasting order, for the colours of the chart.
     more_queues : int
         Number of queues that are not shown.
     broken : dict[str, str]
         What could not be read, with the reasons.
-    findings : Diagnosis | None
-        What the doctor found; None before its first answer.
+    look : Look | None
+        The newest look of the doctor; None before its first answer.
     """
 
     now: datetime
@@ -73,10 +75,11 @@ class Overview:
     step: str = "minute"
     by: By = "queue"
     load: LoadAhead | None = None
+    names: list[str] = field(default_factory=list)
     paused: Paused = field(default_factory=lambda: Paused({}, {}))
     limits: list[LimitStatus] = field(default_factory=list)
     broken: dict[str, str] = field(default_factory=dict)
-    findings: Diagnosis | None = None
+    look: Look | None = None
     note: str = ""
 
 
@@ -84,7 +87,7 @@ def read_page(site: Site, query: Query) -> Overview:
     """Return the view, and have the doctor look for the next one if its findings are old."""
     view = read(site, query)
     if view.load is not None:  # not on RabbitMQ
-        site.renew_findings()
+        site.doctor.request(Checks.QUICK)
     return view
 
 
@@ -108,10 +111,11 @@ def read(site: Site, query: Query, most_queues: int = MAX_QUEUES) -> Overview:
         step=step,
         by=by,
         load=load_ahead(session, *STEPS[step], by),
+        names=sorted(site.app.tasks if by == "task" else (each.name for each in queues)),
         paused=delayq.paused(),
         limits=delayq.limits.list(),
         broken=broken,
-        findings=site.newest_findings(),
+        look=site.doctor.newest,
     )
 
 
@@ -208,5 +212,4 @@ def _on_rabbitmq(site: Site) -> Overview:
     rows = [QueueRow(each.name, None, None, each.ready, None, None, None) for each in stats.queues]
     total = QueueRow("all queues", stats.scheduled, None, stats.ready, None, None, stats.dead)
     note = "RabbitMQ counts the scheduled tasks of all queues together, and lists none of them."
-    findings = site.newest_findings()
-    return Overview(site.now(), total, rows, note=note, findings=findings)
+    return Overview(site.now(), total, rows, note=note, look=site.doctor.newest)

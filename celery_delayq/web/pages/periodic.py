@@ -7,29 +7,32 @@ from __future__ import annotations
 import re
 import time
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 
 from celery_delayq.errors import InvalidSchedule
-from celery_delayq.model.history import Run, read_runs, run_prefix
+from celery_delayq.model.history import Run
 from celery_delayq.model.scheduled import moment
+from celery_delayq.periodic.entries import Periodic, UnreadableEntry
 from celery_delayq.periodic.policy import tick_id, upcoming
-from celery_delayq.periodic.state import Periodic, UnreadableEntry
-from celery_delayq.store.stores import Stores
 from celery_delayq.web.query import NotFound, Query
+from celery_delayq.web.schedule_words import in_words
 from celery_delayq.web.site import Site, Texts
-from celery_delayq.web.words import in_words
 
 #: Most entries of the list, those that are due next first.
 MAX_ENTRIES = 200
 
-#: Next ticks of an entry, its last runs, and the newest runs of all tasks among which they are
-#: searched.
-NEXT_TICKS, LAST_RUNS, LOOKED_RUNS = 5, 10, 10_000
+#: Next ticks of an entry, and its last runs.
+NEXT_TICKS, LAST_RUNS = 5, 10
+
+#: The newest runs of all tasks among which those of an entry are searched, and those of the list.
+LOOKED_RUNS, LOOKED_RUNS_OF_LIST = 10_000, 1000
 
 #: Most ticks of an entry in the week, and seconds for which ticks are computed.
 MAX_TICKS, WEEK_SECONDS_TO_READ = 400, 0.3
+
+#: Seconds for which the index is asked for last runs that are older than the newest runs.
+LAST_RUNS_SECONDS_TO_READ = 0.2
 
 #: Most minutes of the week in which several entries tick.
 MAX_COLLISIONS = 10
@@ -38,7 +41,7 @@ _HOUR, _WEEK_HOURS = timedelta(hours=1), 7 * 24
 
 #: What follows the name of an entry and a colon in the id of its task: a tick, or the id of a
 #: manual run.
-_END_OF_ID = re.compile(rb"\d{1,15}|[0-9a-f]{16}").fullmatch
+_END_OF_ID = re.compile(r"\d{1,15}|[0-9a-f]{16}", re.ASCII).fullmatch
 
 #: Titles of the fields of an entry that the page shows if they are set.
 _FACTS = {"timezone": "Time zone", "start": "From", "end": "Until", "max_runs": "Ticks at most"}
@@ -46,7 +49,10 @@ _FACTS = {"timezone": "Time zone", "start": "From", "end": "Until", "max_runs": 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """An entry; *periodic* is None if it cannot be read."""
+    """An entry; *periodic* is None if it cannot be read.
+
+    *last_run* is the newer run of the last tick and of the last manual run; None if it is unknown.
+    """
 
     name: str
     when: str
@@ -54,6 +60,7 @@ class Row:
     task: str
     source: str
     periodic: Periodic | None
+    last_run: Run | None = None
 
     @property
     def next(self) -> datetime | None:
@@ -153,11 +160,14 @@ def read(site: Site, query: Query) -> PeriodicPage:
     now, part = site.now(), query.text("name")
     if query.rest:
         found = _found(site, query.rest)
-        return PeriodicPage(now, [found], 1, part, None, found, _details(site, found))
+        details = _details(site, found)
+        found = replace(found, last_run=details.runs[0] if details.runs else None)
+        return PeriodicPage(now, [found], 1, part, None, found, details)
     rows = [each for each in _all(site) if part.lower() in each.name.lower()]
     latest = datetime.max.replace(tzinfo=timezone.utc)
     rows.sort(key=lambda each: (each.next or latest, each.name))
-    return PeriodicPage(now, rows[:MAX_ENTRIES], len(rows), part, _week(site, rows, now))
+    shown = _with_last_runs(site, rows[:MAX_ENTRIES])
+    return PeriodicPage(now, shown, len(rows), part, _week(site, rows, now))
 
 
 def _found(site: Site, name: str) -> Row:
@@ -204,31 +214,50 @@ def _details(site: Site, row: Row) -> EntryDetails:
 
 
 def _last_runs(site: Site, row: Row) -> list[Run]:
-    """Return the last runs of an entry, without the texts of exceptions if arguments are hidden.
+    """Return the last runs of an entry, the newest first.
 
     Those of the last tick and of the last manual run are found by the index, if they are older than
     the newest runs of all tasks.
     """
-
-    def read(stores: Stores) -> list[tuple[str, bytes]]:
-        newest = stores.newest_runs(LOOKED_RUNS)
-        found = [*_runs_of(row.name, newest)][:LAST_RUNS]
-        if not found and len(newest) == LOOKED_RUNS:
-            found = [run for id in row.last_ids for run in stores.newest_runs(LAST_RUNS, id)]
-        return found
-
-    runs = sorted(
-        read_runs(site.delayq.session.ask(read)), key=lambda each: each.ended, reverse=True
-    )[:LAST_RUNS]
-    return [replace(each, reason="") for each in runs] if site.hides else runs
+    runs, begin = site.delayq.runs, f"{row.name}:"
+    newest = runs.newest(LOOKED_RUNS)
+    found = [run for run in newest if _is_of(begin, run.id)]
+    if not found and len(newest) == LOOKED_RUNS:
+        found = [run for id in row.last_ids for run in runs.newest(LAST_RUNS, id=id)]
+    found.sort(key=lambda each: each.ended, reverse=True)
+    return [_shown(site, each) for each in found[:LAST_RUNS]]
 
 
-def _runs_of(name: str, runs: Iterable[tuple[str, bytes]]) -> Iterable[tuple[str, bytes]]:
-    """Yield the runs whose ids begin with the name of an entry. Others are not decoded."""
-    prefix = run_prefix(f"{name}:")
-    for offset, line in runs:
-        if line.startswith(prefix) and _END_OF_ID(line[len(prefix) :].partition(b" ")[0]):
-            yield offset, line
+def _is_of(begin: str, id: str) -> bool:
+    """Return whether an id, which begins with the name of an entry, is that of its task."""
+    return id.startswith(begin) and _END_OF_ID(id[len(begin) :]) is not None
+
+
+def _with_last_runs(site: Site, rows: list[Row]) -> list[Row]:
+    """Return the rows of the list with their last runs."""
+    if not site.delayq.session.keeps_history:
+        return rows
+    runs, sought = site.delayq.runs, [id for row in rows for id in row.last_ids]
+    newest = {run.id: run for run in runs.newest(LOOKED_RUNS_OF_LIST)}
+    found = {id: newest[id] for id in sought if id in newest}
+    ends = time.monotonic() + LAST_RUNS_SECONDS_TO_READ
+    for id in sought:
+        if id in found:
+            continue
+        if time.monotonic() > ends:
+            break
+        found |= {run.id: run for run in runs.newest(1, id=id)}
+    return [
+        replace(row, last_run=_shown(site, max(known, key=lambda it: it.ended)))
+        if (known := [found[id] for id in row.last_ids if id in found])
+        else row
+        for row in rows
+    ]
+
+
+def _shown(site: Site, run: Run) -> Run:
+    """Return a run without the text of an exception if arguments are hidden."""
+    return replace(run, reason="") if site.hides else run
 
 
 def _all(site: Site) -> list[Row]:

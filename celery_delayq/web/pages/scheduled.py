@@ -8,13 +8,18 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from typing import Any
 
-from celery_delayq.admin.load import tasks_of
+from celery.utils.saferepr import saferepr
+
+from celery_delayq.admin.load_ahead import tasks_of
 from celery_delayq.errors import InvalidETA, InvalidFilter
+from celery_delayq.model.arguments.search import named_arguments
+from celery_delayq.model.dead_letter import DeadLetter
 from celery_delayq.model.envelope import due_of_eta
-from celery_delayq.model.payload import MessageFields
 from celery_delayq.model.scheduled import Filter, Paused, ScheduledTask
 from celery_delayq.store.paging import queues_of
+from celery_delayq.store.stores import Stores
 from celery_delayq.utils.text import similar_name
 from celery_delayq.web.query import Query, mark_of
 from celery_delayq.web.site import Site, Texts
@@ -38,10 +43,14 @@ FIELDS = ("queue", "task", "due_from", "due_to")
 SEARCH_FIELDS = ("argument", "state", "limit", "limit_key")
 
 #: All fields of a query of the page.
-QUERY_FIELDS = (*FIELDS, "id", *SEARCH_FIELDS, "cursor", "looked", "found")
+QUERY_FIELDS = (*FIELDS, "id", *SEARCH_FIELDS, "cursor", "looked", "found", "until")
 
 #: States that can be searched for, with what they mean.
-STATES = {"held": "held: due, and waits for a pause or a limit", "overdue": "overdue"}
+STATES = {
+    "held": "held: due, and waits for a pause or a limit",
+    "held_by_limit": "held by a limit",
+    "overdue": "overdue",
+}
 
 #: Most names that are offered in place of one that nothing has.
 MAX_MEANT = 5
@@ -75,7 +84,8 @@ class Scheduled:
     fields : dict[str, str]
         The texts of the fields of the search, without empty ones.
     exact_fields : dict[str, str]
-        The same with exact times: the next page has the same filter.
+        The same with exact times, and ``until``, the end of a search of due tasks: the next page
+        has the same filter.
     total : int
         Number of tasks that the filter selects, before the search of arguments.
     cursor : str | None
@@ -142,8 +152,8 @@ def read(site: Site, query: Query) -> Scheduled:
     """Return the view.
 
     Fields: those of a filter, ``id`` of one task, ``argument`` for parts of arguments, ``state``,
-    ``limit`` and ``limit_key``, ``cursor`` of a page, and ``looked`` and ``found``: how many tasks
-    earlier pages of a search have read and found.
+    ``limit`` and ``limit_key``, ``cursor`` of a page, and of earlier pages of a search ``looked``
+    and ``found``, how many tasks they have read and found, and ``until``, when it began.
     """
     now = site.now()
     names = (*FIELDS, "id", *SEARCH_FIELDS)
@@ -151,12 +161,15 @@ def read(site: Site, query: Query) -> Scheduled:
     queues, tasks = _suggested(site)
     try:
         filter = filter_of(query, now)
+        _check_state(fields.get("state"))
+        until = query.moment("until", now) or now
     except (InvalidETA, InvalidFilter) as exc:
         return Scheduled(now, fields, {}, [], 0, queues=queues, tasks=tasks, error=str(exc))
     paused = site.delayq.paused()
-    if fields.get("state") and filter.due_to is None:  # only due tasks have these states
-        filter = replace(filter, due_to=now)
     times = {name: it for name in ("due_from", "due_to") if (it := getattr(filter, name))}
+    if "state" in fields:  # only due tasks have these states
+        times["until"] = until
+        filter = replace(filter, due_to=min(times.get("due_to", until), until))
     exact = fields | {name: time.isoformat() for name, time in times.items()}
     looked, cursor = query.number("looked"), query.optional("cursor")
     if "id" in fields:
@@ -165,7 +178,7 @@ def read(site: Site, query: Query) -> Scheduled:
         total, cursor = len(rows), None
     elif any(name in fields for name in SEARCH_FIELDS):
         total = site.delayq.count(filter)
-        rows, cursor, read_now = _search(site, filter, fields, cursor)
+        rows, cursor, read_now = _search(site, filter, fields, cursor, paused)
         looked += read_now
     else:
         total = site.delayq.count(filter)
@@ -204,13 +217,18 @@ def filter_of(query: Query, now: datetime) -> Filter:
     return Filter(query.name("queue"), query.name("task"), due_from, due_to)
 
 
+def _check_state(state: str | None) -> None:
+    if state is not None and state not in STATES:
+        raise InvalidFilter(f"state={state!r}: expected {', '.join(STATES)}, or nothing for any")
+
+
 def row_of(site: Site, task: ScheduledTask) -> Row:
     """Return a task with what may be shown of its arguments."""
     return Row(task, site.texts_of(task, uuid=task.id, name=task.task))
 
 
 def _search(
-    site: Site, filter: Filter, fields: Mapping[str, str], cursor: str | None
+    site: Site, filter: Filter, fields: Mapping[str, str], cursor: str | None, paused: Paused
 ) -> tuple[list[Row], str | None, int]:
     """Read tasks for a moment. Return those that match *fields*, the cursor behind the last one
     that was read, and how many were read.
@@ -221,47 +239,84 @@ def _search(
         page = site.delayq.list(filter, limit=SEARCH_TASKS, cursor=cursor)
         looked += len(page)
         for task in page:
-            if _is_in_place(task, fields):
+            if _is_in_place(site, task, fields, paused):
                 row = row_of(site, task)
-                if has_argument(task, row.texts, fields.get("argument", "")):
+                if has_argument(site, task, row.texts, fields.get("argument", "")):
                     found.append(row)
         cursor = page.cursor
         if cursor is None or len(found) >= PAGE_TASKS or time.monotonic() > ends:
             return found, cursor, looked
 
 
-def _is_in_place(task: ScheduledTask, fields: Mapping[str, str]) -> bool:
-    """Return whether a task has the state, the limit and the key of a search."""
-    state = {"held": ("held", "paused"), "overdue": ("scheduled",)}.get(fields.get("state", ""))
+def _is_in_place(
+    site: Site, task: ScheduledTask, fields: Mapping[str, str], paused: Paused
+) -> bool:
+    """Return whether a due task has the state, the limit and the key of a search."""
     return (
-        (state is None or task.state in state)
-        and fields.get("limit") in (None, task.limit)
+        fields.get("limit") in (None, task.limit)
         and fields.get("limit_key") in (None, task.limit_key)
+        and _has_state(site, task, fields.get("state"), paused)
     )
 
 
-def has_argument(task: MessageFields, texts: Texts, wanted: str) -> bool:
+def _has_state(site: Site, task: ScheduledTask, state: str | None, paused: Paused) -> bool:
+    """Return whether a due task has a state as numbers of queues and limits count it.
+
+    Dispatchers leave a paused queue alone: its due tasks are held. A task may be in its lane while
+    its name is paused.
+    """
+    is_held = task.state in ("held", "paused") or task.queue in paused.queues
+    if state == "held_by_limit":
+        return task.state == "held" or (task.state == "paused" and _is_in_lane(site, task))
+    return state in (None, "held" if is_held else "overdue")
+
+
+def _is_in_lane(site: Site, task: ScheduledTask) -> bool:
+    def read(stores: Stores) -> bool:
+        limits, due_ms = stores.of(task.queue).task_limits, due_of_eta(task.due).ms
+        return limits.is_held(task.queue, task.lane, task.priority or 0, due_ms, task._name)
+
+    return bool(task.lane) and site.delayq.session.ask(read)
+
+
+def has_argument(site: Site, task: ScheduledTask | DeadLetter, texts: Texts, wanted: str) -> bool:
     """Return whether the arguments of a task contain a text, or all of its words.
 
-    A word may be ``name=value`` of a keyword argument.
+    A word may be ``name=value`` of an argument, with the whole value: ``order=41`` is not 417. The
+    app knows the names of positional arguments. Other words are parts in any case.
+
+    A sender may hide values by a text of its own: then only this text is searched.
     """
-    wanted = wanted.strip().lower()
+    wanted = wanted.strip()
     if not wanted:
         return True
     shown = [texts.args or "", texts.kwargs or ""]
-    if texts.is_whole and any("..." in text for text in shown):
-        # Celery cuts long texts in the header.
-        shown.append(repr((task.args, task.kwargs)))
-    text = "\n".join(shown).lower()
-    return wanted in text or all(
+    limits = site.app.amqp.argsrepr_maxsize, site.app.amqp.kwargsrepr_maxsize
+    for text, value, limit in zip([*shown], (task.args, task.kwargs), limits, strict=True):
+        if texts.is_whole and "..." in text and _is_text_of(text, value, limit):
+            shown.append(repr(value))  # Celery has cut it in the header
+    is_by_name = texts.is_whole and "=" in wanted and _is_text_of(shown[0], task.args, limits[0])
+    if is_by_name and task.args and task.task:
+        name = site.delayq.session.renames.by_former_name.get(task.task, task.task)
+        shown.append(repr(named_arguments(site.app.tasks.get(name), task.args)))
+    text = "\n".join(shown)
+    return wanted.lower() in text.lower() or all(
         _has_word(text, quoted or bare) for quoted, bare in _WORDS.findall(wanted)
     )
 
 
+def _is_text_of(text: str, value: Any, limit: int) -> bool:
+    """Return whether a text is the one that Celery makes of arguments."""
+    forms = (tuple(value), [*value]) if isinstance(value, (list, tuple)) else (value,)
+    return any(text in (saferepr(each, limit), repr(each)) for each in forms)
+
+
 def _has_word(text: str, word: str) -> bool:
-    name, equals, value = word.partition("=")
-    forms = (f"'{name}': {value}", f"'{name}': '{value}", f"'{name}': \"{value}")
-    return word in text or (bool(equals) and any(each in text for each in forms))
+    if word.lower() in text.lower():
+        return True
+    name, equals, value = map(re.escape, word.partition("="))
+    forms = rf"'{name}': (?:'{value}'|\"{value}\"|(?i:{value}))(?=[,)}}\]]|$)"
+    return bool(equals) and re.search(forms, text, re.MULTILINE) is not None
 
 
 def _suggested(site: Site) -> tuple[list[str], list[str]]:

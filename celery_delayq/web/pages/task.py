@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from celery_delayq.admin.why.reasons import Why
+from celery_delayq.admin.why.reasons import ReasonKind, Why
 from celery_delayq.admin.why.timeline import events_of
 from celery_delayq.errors import InvalidETA, RecordError
 from celery_delayq.integration.context import CONTEXT_FIELD
@@ -78,6 +78,14 @@ class TaskPage:
     def entry(self) -> Row | None:
         """The entry that is due first."""
         return self.entries[0] if self.entries else None
+
+    @property
+    def paused_queues(self) -> list[str]:
+        """The queues of its entries that are paused, as far as a form can name them."""
+        answers = (self.why, *self.why.others)
+        reasons = [each for answer in answers for each in answer.reasons]
+        names = [each.values["queue"] for each in reasons if each.kind is ReasonKind.QUEUE_PAUSED]
+        return [name for name in dict.fromkeys(names) if len(name) <= MAX_ID]
 
     @property
     def dead_mark(self) -> str:

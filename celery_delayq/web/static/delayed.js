@@ -88,8 +88,14 @@
   // -- checkboxes
 
   function showChoice() {
-    var isEmpty = !body.querySelector("input[name=mark]:checked");
-    body.querySelectorAll(".dq-bar button").forEach(function (each) { each.disabled = isEmpty; });
+    var ticked = body.querySelectorAll("input[name=mark]:checked").length;
+    body.querySelectorAll(".dq-bar button").forEach(function (each) { each.disabled = !ticked; });
+    body.querySelectorAll(".dq-bar b").forEach(function (each) { each.textContent = ticked ? ticked + " ticked:" : "Ticked:"; });
+    var all = body.querySelector("[data-all]");
+    if (all) {
+      all.checked = ticked > 0 && ticked === body.querySelectorAll("input[name=mark]").length;
+      all.indeterminate = ticked > 0 && !all.checked;
+    }
   }
 
   body.addEventListener("change", showChoice);

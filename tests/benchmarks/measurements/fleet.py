@@ -22,7 +22,7 @@ import psutil
 
 from celery_delayq.embedded import EmbeddedRedis
 from celery_delayq.store.keys import Keys, Layout
-from celery_delayq.store.schedule import Store
+from celery_delayq.store.store import Store
 from tests.lua.bench import entry
 from tests.simulation.fleet import steady
 from tests.simulation.members import Members

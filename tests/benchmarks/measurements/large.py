@@ -22,7 +22,7 @@ from typing import Any
 
 from celery_delayq import DelayQ, Filter
 from celery_delayq.admin.lateness import MAX_RUNS, lateness
-from celery_delayq.admin.load import load_ahead
+from celery_delayq.admin.load_ahead import load_ahead
 from celery_delayq.cli.commands.plot import lines_of
 from celery_delayq.cli.lines import Paper
 from celery_delayq.cli.top.drawing import Status, draw

@@ -9,7 +9,7 @@ from typing import Any
 
 from celery_delayq.model.envelope import Due, Entry, Record, head_with
 from celery_delayq.store.keys import Keys, Layout
-from celery_delayq.store.schedule import Store
+from celery_delayq.store.store import Store
 
 from ..bench import OURS, Bench
 from ..model import Better, Figure, Row, measurement, ratio_at_most

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from celery_delayq import Item, Limit
-from tests.support import older
+from tests.support import older_version
 from tests.support.permits import most_above
 
 from ..app import LANE_LIMIT, LANE_TASK
@@ -460,13 +460,13 @@ def without_limits(bench: Bench) -> Iterator[Figure]:
         bench, OTHERS, f"{title}: no limits, limits of other tasks", ({}, {"has_others": True})
     )
     try:
-        code = older.unpack(bench.folder / "before")
-    except older.MissingHistory as exc:
+        code = older_version.unpack(bench.folder / "before")
+    except older_version.MissingHistory as exc:
         raise BenchError(str(exc)) from exc
     yield from _without(
         bench,
         BEFORE,
-        f"{title}: version {older.COMMIT}, this version",
+        f"{title}: version {older_version.COMMIT}, this version",
         ({"code": code}, {}),
         (ratio_at_most(1.02), ratio_at_most(1.03)),
     )

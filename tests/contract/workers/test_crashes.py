@@ -121,6 +121,7 @@ def test_a_task_that_crashes_ends_neither_its_worker_nor_itself_without_end(
 
 
 @pytest.mark.parametrize("task", [crash_tasks.late, crash_tasks.early], ids=["late", "early"])
+@pytest.mark.full
 def test_children_that_die_at_one_moment_have_each_run_counted(
     task: Any, crashes: Crashes, broker: Broker
 ) -> None:

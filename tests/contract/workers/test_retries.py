@@ -9,7 +9,7 @@ from celery import Celery
 from celery.result import AsyncResult
 
 from celery_delayq import DelayQ
-from celery_delayq.model.retry_policy import Exponential
+from celery_delayq.model.retries.policy import Exponential
 from celery_delayq.testing import POOLS, wait_until
 from tests.apps.retry_tasks import Act, RetryScene
 from tests.support import TIMEOUT

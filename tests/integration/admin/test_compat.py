@@ -101,7 +101,7 @@ def test_an_account_that_only_reads_may_check(
     app.send_task("tasks.add", (1,))
     dead = stored(1000, "it failed", message("dead", "tasks.add", 5))
     delayq.store.dead_letters.restore("celery", [("dead", 1000, dead)])
-    delayq.periodic.add("each", 3600.0, "tasks.add", ())
+    delayq.periodic.add("each", 3600.0, "tasks.add", (1, 2))
     rules = accounts.rules("exporter", ["celery"])
     redis.execute_command("ACL", "SETUSER", "reader", "on", ">secret", *rules)
     before = {name: redis.dump(name) for name in redis.scan_iter()}
@@ -113,7 +113,7 @@ def test_an_account_that_only_reads_may_check(
         redis.acl_deluser("reader")
 
     assert {**report.looked} == {"scheduled": 250, "ready": 1, "dead": 1, "periodic": 1}
-    assert report.fails == 252
+    assert report.fails == 251
     assert {name: redis.dump(name) for name in redis.scan_iter()} == before
     refused -= {"client", "client|setinfo"}  # Redis 6 tells no subcommand
     assert refused <= {"zadd", "pexpire", "zrem", "unlink", "config|get"}

@@ -21,7 +21,7 @@ from celery_delayq.admin import accounts
 from celery_delayq.admin.doctor import REDIS_CHECKS, work
 from celery_delayq.embedded import EmbeddedRedis
 from celery_delayq.embedded.ports import free_port
-from celery_delayq.store.schedule import Store
+from celery_delayq.store.store import Store
 from celery_delayq.testing import ManagedProcess, wait_until
 from tests.integration.conftest import MakeApp
 from tests.lua.bench import labelled

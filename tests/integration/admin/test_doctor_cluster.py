@@ -157,3 +157,18 @@ def test_stats_count_the_masters_that_are_there(cluster: Cluster, app: Celery) -
     [away] = told.json["away"]
     assert (away["address"], away["tags"]) == (f"{master.host}:{master.port}", lost)
     assert f"not counted: the master at {away['address']} is away" in table.out
+
+
+def test_the_entry_that_is_late_for_longest_is_named_over_all_hash_tags(app: Celery) -> None:
+    delayq = DelayQ.of(app)
+    late = {f"queue-{number}": 3600 + number for number in range(24)}
+    for name, seconds in late.items():
+        delayq.periodic.add(name, 86_400, "add", queue=name)
+        store = delayq.session.stores.of(name)
+        at = store.now_ms() - seconds * 1000
+        store.client.zadd(store.keys.periodic_at, {name: at})
+
+    told = [each["what"] for each in findings(app) if each["check"] == "periodic"]
+
+    assert len(told) == 1
+    assert told[0].startswith("24 periodic entries are late and not fired, queue-23 for 3,62")

@@ -13,10 +13,10 @@ from redis import Redis
 from celery_delayq.model.envelope import Due, Entry, Record
 from celery_delayq.periodic import policy as periodic
 from celery_delayq.periodic.definition import Definition
-from celery_delayq.periodic.state import Periodic
+from celery_delayq.periodic.entries import Periodic
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.periodic import EntryWrite
-from celery_delayq.store.schedule import Store
+from celery_delayq.store.store import Store
 from tests.support.drift import FAR, SETTINGS, by_kind, lease, look, numbers, repaired, schedule
 from tests.support.keyspace import snapshot
 from tests.support.leases import ack

@@ -15,7 +15,7 @@ from celery_delayq.periodic import policy
 from celery_delayq.periodic.definition import Definition
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.periodic import EntryWrite
-from celery_delayq.store.schedule import Store
+from celery_delayq.store.store import Store
 from tests.lua.bench import labelled as limited
 from tests.support.drift import FAR, labelled, lease, look, numbers, pause_due, put
 from tests.support.leases import ack

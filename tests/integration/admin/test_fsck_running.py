@@ -17,7 +17,7 @@ from redis import Redis
 from celery_delayq import DelayQ
 from celery_delayq.admin.findings import KINDS
 from celery_delayq.store.keys import Keys, Layout
-from celery_delayq.store.schedule import Store
+from celery_delayq.store.store import Store
 from celery_delayq.testing import ManagedProcess, WorkerProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.integration.conftest import MakeApp

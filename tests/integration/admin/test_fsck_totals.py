@@ -6,7 +6,7 @@ import pytest
 from redis import Redis
 
 from celery_delayq.store.repair_tracking import RepairTracking
-from celery_delayq.store.schedule import Store
+from celery_delayq.store.store import Store
 from tests.support.drift import by_kind, labelled, lease, look, numbers, put, schedule
 from tests.support.totals import totals_of
 

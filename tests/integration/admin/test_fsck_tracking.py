@@ -10,7 +10,7 @@ from redis import Redis
 from celery_delayq.settings import Limits
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.repair_tracking import RepairTracking, Tracked
-from celery_delayq.store.schedule import Store
+from celery_delayq.store.store import Store
 from tests.support.drift import FAR, labelled, look, numbers, pause_due, put, repaired, schedule
 from tests.support.keyspace import snapshot
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from base64 import b64encode
 from collections.abc import Callable
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
@@ -14,10 +15,12 @@ from celery_delayq import DelayQ
 from celery_delayq.admin import stock_migration
 from celery_delayq.admin.stock_migration import to_stock
 from celery_delayq.store.keys import Layout
+from celery_delayq.store.session import Session
 from celery_delayq.testing import ManagedProcess, WorkerProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.integration.conftest import MakeApp, ready
 from tests.support import TIMEOUT
+from tests.support.cli import CommandLine, times_in
 from tests.support.keyspace import snapshot
 
 
@@ -40,11 +43,11 @@ def test_what_killed_workers_held_goes_back_where_it_was(
     alone = redis.hget("{celery}:leased:one", "1:3")
     redis.hset("{celery}:leased:one", "1:3", b"0!\n" + alone.removeprefix(b"0\n"))
 
-    dry = list(to_stock(app, dry_run=True))[-1]
+    dry = list(to_stock(Session(app), dry_run=True))[-1]
     assert (dry.total, dry.ready) == (9, 9)
     delayq.store.register("other")
     assert delayq.stats().leased == 7
-    moved = list(to_stock(app))[-1]
+    moved = list(to_stock(Session(app)))[-1]
 
     assert (moved.total, moved.ready, moved.gone, moved.unmovable, moved.leased) == (9, 9, 0, 0, 0)
 
@@ -60,7 +63,7 @@ def test_what_killed_workers_held_goes_back_where_it_was(
     state = {key for key in snapshot(redis) if not key.startswith("_kombu.")}
     markers = {"{celery}:wake", "{other}:wake"}
     assert state == {*sent, *markers, "delayq:queues"}
-    assert list(to_stock(app))[-1].total == 0
+    assert list(to_stock(Session(app)))[-1].total == 0
 
 
 def test_what_is_leased_goes_back_in_batches_to_the_lists_of_its_queue(
@@ -76,12 +79,12 @@ def test_what_is_leased_goes_back_in_batches_to_the_lists_of_its_queue(
     store.leases.acquire("celery", "me", 30.0, "1", 250)
     redis.delete("{celery}:leases", "delayq:lease_ends", "delayq:queues")
 
-    steps: Any = to_stock(app)
+    steps: Any = to_stock(Session(app))
     assert next(steps).total == 250
     next(steps)
     steps.close()
     assert store.leases.leased_fields("celery", "me")
-    list(to_stock(app))
+    list(to_stock(Session(app)))
 
     messages = ready(delayq_redis.client, "celery:5")
     assert [m["headers"]["id"] for m in messages] == [f"id-{n}" for n in range(350)]
@@ -111,7 +114,7 @@ def test_cancelled_messages_do_not_go_back(
     delayq.cancel_ids(ids[::3], ready=True)
     kept = [id for n, id in enumerate(ids) if n % 3]
 
-    list(to_stock(app))
+    list(to_stock(Session(app)))
 
     assert [m["headers"]["id"] for m in ready(delayq_redis.client)] == kept
     others = ("_kombu.", "celery-task-meta-")
@@ -126,7 +129,7 @@ def test_what_a_retry_has_replaced_does_not_go_back(
     delayq.store.leases.acquire("celery", "me", 30.0, "1", 1)
     delayq_redis.client.hset("{celery}:leased:me", "1:1", "")
 
-    moved = list(to_stock(app))[-1]
+    moved = list(to_stock(Session(app)))[-1]
 
     assert (moved.total, moved.ready, moved.gone) == (1, 0, 1)
     assert ready(delayq_redis.client) == []
@@ -137,7 +140,7 @@ def test_an_unreadable_quarantined_becomes_a_dead_letter(
 ) -> None:
     delayq_redis.client.lpush("{celery}:quarantined", "garbage", b"0\n{}")
 
-    moved = list(to_stock(app))[-1]
+    moved = list(to_stock(Session(app)))[-1]
 
     assert (moved.total, moved.ready, moved.unmovable) == (2, 1, 1)
     assert delayq_redis.client.lrange("celery", 0, -1) == [b"{}"]
@@ -156,7 +159,7 @@ def test_what_our_killed_worker_held_is_run_by_a_stock_worker(
     wait_until(lambda: ours.log.count("napping") == 2, what="two run")
     ours.kill()
 
-    list(to_stock(app))
+    list(to_stock(Session(app)))
 
     redis = delayq_redis.client
     lists = ("celery", *(f"celery\x06\x16{step}" for step in (3, 6, 9)))
@@ -170,6 +173,49 @@ def test_what_our_killed_worker_held_is_run_by_a_stock_worker(
         redis.lpush("celery", json.dumps(message))
     delayq_worker("tests.apps.stock_tasks:app", pool="solo", broker_url=delayq_redis.url)
     assert sorted(result.get(timeout=TIMEOUT) for result in results) == list(range(8))
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("ends", ["stops", "killed"])
+def test_a_worker_that_has_leases_and_does_not_answer_is_waited_for(
+    ends: str,
+    app: Celery,
+    delayq: DelayQ,
+    delayq_redis: RedisUnderTest,
+    delayq_worker: Callable[..., WorkerProcess],
+) -> None:
+    """In warm shutdown, or killed a moment ago."""
+    worker = delayq_worker("tests.apps.stock_tasks:app", pool="threads", concurrency=2)
+    app.send_task("stock.nap", (600,))
+    wait_until(lambda: worker.log.count("napping") == 1, what="it runs")
+    if ends == "killed":
+        worker.kill()
+    else:
+        worker.term()
+        worker.wait_log("Warm shutdown")
+        wait_until(lambda: not app.control.ping(timeout=0.5), what="it answers no more")
+    migrate = CommandLine(app)
+    [worker_id] = delayq.store.repair.worker_ids_of("celery")
+
+    refused = migrate("migrate", "--to", "stock")
+
+    text = " ".join((refused.out + refused.err).split())
+    assert refused.code == 1
+    assert f"1 worker has leased tasks: {worker_id} (1 task of celery; at the latest until" in text
+    seconds = delayq.store.repair.claimed_seconds(worker_id)
+    assert seconds is not None
+    [until] = times_in(text)
+    now = datetime.fromtimestamp(delayq.store.now_ms() / 1000, timezone.utc)
+    assert now < until <= now + timedelta(seconds=3 * 30)
+    assert migrate("migrate", "--to", "stock", "--dry-run").code == 0
+    assert migrate("migrate", "--to", "stock", "--yes").code == 1
+    assert ready(delayq_redis.client) == []
+    assert delayq.stats().leased == 1
+
+    worker.kill()
+    delayq.store.leases.disclaim(worker_id)  # as Redis does, when the claim has expired
+    assert migrate("migrate", "--to", "stock").code == 0
+    assert len(ready(delayq_redis.client)) == 1
 
 
 def test_what_living_workers_of_other_queues_hold_stays_with_them(

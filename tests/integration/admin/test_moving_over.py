@@ -13,6 +13,7 @@ from celery import Celery
 
 from celery_delayq import DelayQ
 from celery_delayq.admin.stock_migration import from_stock, to_stock
+from celery_delayq.store.session import Session
 from celery_delayq.testing import ManagedProcess, WorkerProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.integration.conftest import ready, stored
@@ -51,11 +52,11 @@ def test_what_a_stock_worker_held_moves_to_the_schedule(
         stock.send_task("stock.add", (n, n), countdown=3600, task_id=f"id-{n}", priority=n % 10)
     hold(delayq_redis, start_stock, 40)
 
-    dry = list(from_stock(app, dry_run=True))[-1]
+    dry = list(from_stock(Session(app), dry_run=True))[-1]
     assert (dry.total, dry.scheduled, dry.ready) == (40, 40, 0)
     assert delayq_redis.client.hlen("unacked") == 40
 
-    moved = list(from_stock(app))[-1]
+    moved = list(from_stock(Session(app)))[-1]
 
     assert (moved.total, moved.scheduled, moved.ready, moved.unmovable) == (40, 40, 0, 0)
     etas = {m["headers"]["id"]: m["headers"]["eta"] for m in stored(delayq_redis.client)}
@@ -64,7 +65,7 @@ def test_what_a_stock_worker_held_moves_to_the_schedule(
     state = snapshot(delayq_redis.client)
     assert "unacked" not in state
     assert "unacked_index" not in state
-    assert list(from_stock(app))[-1].total == 0
+    assert list(from_stock(Session(app)))[-1].total == 0
 
 
 def test_a_held_message_without_a_future_eta_goes_to_ready(
@@ -76,7 +77,7 @@ def test_a_held_message_without_a_future_eta_goes_to_ready(
     originals = {message["headers"]["id"]: message for message in ready(delayq_redis.client)}
     hold_all(delayq_redis)
 
-    moved = list(from_stock(app))[-1]
+    moved = list(from_stock(Session(app)))[-1]
 
     assert (moved.ready, moved.scheduled) == (2, 0)
     by_id = {m["headers"]["id"]: m for m in ready(delayq_redis.client)}
@@ -95,7 +96,7 @@ def test_what_cannot_be_read_or_has_no_queue_is_left(
     }
     delayq_redis.client.hset("unacked", mapping=held)
 
-    moved = list(from_stock(app))[-1]
+    moved = list(from_stock(Session(app)))[-1]
 
     assert (moved.unmovable, moved.done, moved.total) == (3, 3, 3)
     assert delayq_redis.client.hgetall("unacked") == {k.encode(): v for k, v in held.items()}
@@ -109,10 +110,10 @@ def test_the_schedule_goes_back_as_stock_messages(
     for n in range(30):
         app.send_task("stock.add", (n, 0), eta=eta, task_id=f"id-{n}", headers=headers)
     app.send_task("stock.add", (0, 0), eta=eta, task_id="urgent", priority=9, queue="other")
-    assert list(to_stock(app, dry_run=True))[-1].ready == 31
+    assert list(to_stock(Session(app), dry_run=True))[-1].ready == 31
     assert delayq.count() == 31
 
-    moved = list(to_stock(app))[-1]
+    moved = list(to_stock(Session(app)))[-1]
 
     assert (moved.total, moved.ready, moved.unmovable) == (31, 31, 0)
     messages = ready(delayq_redis.client)
@@ -142,7 +143,7 @@ def test_what_cannot_be_read_stays_in_the_schedule_and_keeps_nobody_busy(
         data = b"garbage" if broken == "no record of ours" else b"1 0 message id t\n{"
         redis.hset("{celery}:entries", "broken", data)
 
-    moved = [*islice(to_stock(app), 10)]
+    moved = [*islice(to_stock(Session(app)), 10)]
 
     assert len(moved) < 10
     assert (moved[-1].ready, moved[-1].unmovable, moved[-1].gone) == (1, 1, 0)
@@ -166,15 +167,15 @@ def test_moving_may_be_interrupted_and_repeated(
     for n in range(number):
         app.send_task("t", countdown=3600, task_id=f"id-{n}")
     if direction is from_stock:
-        list(to_stock(app))
+        list(to_stock(Session(app)))
         hold_all(delayq_redis)
 
-    steps = direction(app)
+    steps = direction(Session(app))
     for _ in range(done):
         next(steps)
     steps.close()
     assert 0 < delayq.count() < number
-    list(direction(app))
+    list(direction(Session(app)))
 
     ids = sorted(f"id-{n}" for n in range(number))
     where = stored(delayq_redis.client) if direction is from_stock else ready(delayq_redis.client)
@@ -274,14 +275,14 @@ def test_a_whole_move_there_and_back_runs_each_task_once(
         stock.send_task("stock.add", (n, 0), countdown=3600, task_id=f"id-{n}") for n in range(20)
     ]
     hold(delayq_redis, start_stock, 20)
-    assert list(from_stock(app))[-1].scheduled == 20
+    assert list(from_stock(Session(app)))[-1].scheduled == 20
     ours = delayq_worker("tests.apps.stock_tasks:app", pool="solo")
     first = app.send_task("stock.add", (100, 0), countdown=0.2)
     assert first.get(timeout=TIMEOUT) == 100
     ours.stop()
     for result in results:
         assert DelayQ.of(app).reschedule(result.id, countdown=2)
-    assert list(to_stock(app))[-1].ready == 20
+    assert list(to_stock(Session(app)))[-1].ready == 20
     start_stock()
 
     assert [result.get(timeout=TIMEOUT) for result in results] == list(range(20))

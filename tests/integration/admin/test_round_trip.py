@@ -25,6 +25,7 @@ from celery_delayq.model.dead_letter import DeadFilter
 from celery_delayq.model.delivery import split_leased
 from celery_delayq.model.envelope import Due, Entry
 from celery_delayq.model.scheduled import Filter
+from celery_delayq.store.session import Session
 from celery_delayq.testing import FAST_START, WorkerProcess
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.integration.conftest import MakeApp, add
@@ -81,7 +82,7 @@ class Shop:
         message = json.loads(self.client.lpop(key))
         tag = message["properties"]["delivery_tag"]
         self.client.hset("unacked", tag, json.dumps([message, "", "celery"]))
-        list(from_stock(self.app))
+        list(from_stock(Session(self.app)))
 
     def list_of(self, priority: int) -> str:
         return LISTS[STEPS.index(max(step for step in STEPS if step <= priority))]
@@ -244,7 +245,7 @@ def test_each_task_goes_back_as_it_is_by_now(
         operation(shop)
     expected, dead = expected_of(shop), shop.delayq.count_dead()
 
-    moved = list(to_stock(ours))[-1]
+    moved = list(to_stock(Session(ours)))[-1]
 
     assert back_in(shop) == expected
     assert (moved.unmovable, moved.leased, moved.gone) == (0, 0, 0)
@@ -253,7 +254,7 @@ def test_each_task_goes_back_as_it_is_by_now(
     kept = {"{celery}:wake", "delayq:queues", "delayq:control"}
     dead_letters = {"{celery}:dead", "{celery}:dead_at"} if dead else set()
     assert own - kept - dead_letters <= {*LISTS}
-    assert list(to_stock(ours))[-1].total == 0
+    assert list(to_stock(Session(ours)))[-1].total == 0
 
 
 @pytest.mark.full
@@ -271,7 +272,7 @@ def test_a_stock_worker_runs_what_was_moved_not_before_its_new_time(
     moved = {later.id: start + timedelta(seconds=20), earlier.id: start + timedelta(seconds=2)}
     for id, eta in moved.items():
         delayq.reschedule(id, eta=eta)
-    assert list(to_stock(app))[-1].ready == 3
+    assert list(to_stock(Session(app)))[-1].ready == 3
 
     start_stock(extra_args=FAST_START)
 

@@ -129,7 +129,7 @@ class Causes:
     def periodic_exists(self) -> None:
         periodic = self._delayq().periodic
         for _ in range(2):
-            periodic.add("hourly", 3600, "tasks.add")
+            periodic.add("hourly", 3600, "tasks.add", (1, 2))
 
     def periodic_unknown(self) -> None:
         self._delayq().periodic.resume("hourly")

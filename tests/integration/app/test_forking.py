@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import multiprocessing
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cached_property
+from inspect import isclass
+from itertools import chain
 from typing import Any
 
 import pytest
@@ -13,8 +17,12 @@ from celery import Celery
 from kombu import Connection
 
 from celery_delayq import DelayQ
+from celery_delayq.testing import wait_until
+from celery_delayq.utils import native_threads
+from celery_delayq.utils.lazy import import_all
 from tests.integration.conftest import MakeApp
 from tests.support import TIMEOUT
+from tests.support.scene import StartWorker, start_worker
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
 
@@ -42,6 +50,15 @@ def held_by_a_thread(*locks: Any) -> Iterator[None]:
         thread.join()
 
 
+def locked(package: str) -> Iterator[Any]:
+    """Yield the cached properties with a lock of the classes in a package's loaded modules."""
+    modules = [each for name, each in sys.modules.items() if name.split(".")[0] == package]
+    for owner in filter(isclass, chain(*(vars(module).values() for module in modules))):
+        for each in vars(owner).values():
+            if isinstance(each, cached_property) and hasattr(each, "lock"):
+                yield each
+
+
 def exit_code_of(work: Callable[[], object]) -> int | None:
     """Return how a forked child ends that does some work; None if it does not end."""
     child = multiprocessing.get_context("fork").Process(target=work)
@@ -67,6 +84,34 @@ def test_a_child_connects_while_its_parent_does(app: Celery) -> None:
 
     with held_by_a_thread(delayq.session._lock):
         assert exit_code_of(delayq.count) == 0
+
+
+def test_a_child_computes_what_a_thread_of_its_parent_computes() -> None:
+    import_all()
+    native_threads.renew_property_locks("celery", "kombu", "celery_delayq")
+    found = {each for package in ("celery", "kombu", "celery_delayq") for each in locked(package)}
+    assert {"amqp", "connection_errors"} <= {each.attrname for each in found}
+
+    def compute() -> None:
+        for each in found:
+            assert each.lock.acquire(blocking=False), each.attrname
+
+    with held_by_a_thread(*(each.lock for each in found)):
+        assert exit_code_of(compute) == 0
+
+
+def test_a_child_of_a_worker_publishes_while_its_parent_connects(
+    app: Celery, delayq_worker: StartWorker
+) -> None:
+    """A lost connection and the end of a child come together: both follow from one task."""
+    worker = start_worker(delayq_worker, "forking_tasks", concurrency=1).wait_ready()
+    wait_until(lambda: worker.log.count("connecting") == 2, what="both threads connect")
+    former = set(worker.kill_children())
+    wait_until(lambda: set(worker.child_pids()) - former, what="another child")
+
+    app.send_task("forking.send", ("second",))
+
+    assert app.AsyncResult("second").get(timeout=TIMEOUT) == "ended"
 
 
 def test_a_child_forgets_the_channels_of_its_parent(delayq_broker_url: str) -> None:

@@ -87,10 +87,14 @@ CALLS: dict[str, Callable[[DelayQ, Any, str], Any]] = {
     "replay": lambda delayq, _, name: delayq.replay(name),
     "replay to": lambda delayq, _, name: delayq.replay_all(DeadFilter(task="a"), queue=name),
     "purge": lambda delayq, _, name: delayq.purge(name),
-    "periodic.add": lambda delayq, add, name: delayq.periodic.add(name, 60, add),
+    "periodic.add": lambda delayq, add, name: delayq.periodic.add(name, 60, add, (1, 2)),
     "periodic, task": lambda delayq, _, name: delayq.periodic.add("a", 60, name),
-    "periodic, queue": lambda delayq, add, name: delayq.periodic.add("a", 60, add, queue=name),
-    "periodic, key": lambda delayq, add, name: delayq.periodic.add("a", 60, add, unique_key=name),
+    "periodic, queue": lambda delayq, add, name: delayq.periodic.add(
+        "a", 60, add, (1, 2), queue=name
+    ),
+    "periodic, key": lambda delayq, add, name: delayq.periodic.add(
+        "a", 60, add, (1, 2), unique_key=name
+    ),
     "periodic.get": lambda delayq, _, name: delayq.periodic.get(name),
     "periodic.update": lambda delayq, _, name: delayq.periodic.update(name, max_runs=2),
     "periodic.remove": lambda delayq, _, name: delayq.periodic.remove(name),

@@ -19,6 +19,7 @@ from celery_delayq.model.scheduled import Filter
 from celery_delayq.periodic import policy
 from celery_delayq.periodic.firing import TickScheduler, stored
 from celery_delayq.settings import Settings
+from celery_delayq.store.session import Session
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.integration.conftest import Through
 from tests.support.dead_letters import fill, message
@@ -174,8 +175,10 @@ OPERATIONS = {
         exported, lambda s: s.delayq.import_from(s.file, dry_run=True).outcomes["scheduled"]
     ),
     "stats": Operation(ready, lambda s: s.delayq.stats().ready),
-    "to stock": Operation(scheduled, lambda s: [*to_stock(s.app)][-1].ready),
-    "from stock": Operation(held_by_stock, lambda s: [*from_stock(s.app)][-1].ready, *OF_HASH),
+    "to stock": Operation(scheduled, lambda s: [*to_stock(Session(s.app))][-1].ready),
+    "from stock": Operation(
+        held_by_stock, lambda s: [*from_stock(Session(s.app))][-1].ready, *OF_HASH
+    ),
     "dead letters": Operation(dead, lambda s: len([*s.delayq.dead_letters(task="shop.mail")])),
     "replay": Operation(dead, lambda s: s.delayq.replay_all(DeadFilter("celery")).done),
     "replay, changed": Operation(

@@ -112,7 +112,7 @@ def pausing(**what: str) -> Callable[[Stage], object]:
 
 
 def entry(stage: Stage) -> None:
-    stage.delayq.periodic.add("hourly", 3600, "tasks.add", start=ETA)
+    stage.delayq.periodic.add("hourly", 3600, "tasks.add", (1, 2), start=ETA)
 
 
 def paused_entry(stage: Stage) -> None:
@@ -216,7 +216,7 @@ OPERATIONS: dict[str, Operation] = {
     ),
     "archive_dead": Operation(dead_letters, archived),
     "periodic.add": Operation(
-        nothing, lambda q, _: q.periodic.add("hourly", 3600, "tasks.add", start=ETA).status
+        nothing, lambda q, _: q.periodic.add("hourly", 3600, "tasks.add", (1, 2), start=ETA).status
     ),
     "periodic.update": Operation(entry, lambda q, _: q.periodic.update("hourly", schedule=60).name),
     "periodic.remove": Operation(entry, lambda q, _: q.periodic.remove("hourly")),

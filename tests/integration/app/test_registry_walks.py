@@ -156,10 +156,10 @@ SITES = {
     "deadletters/client.py _replay_change": "replay",
     "deadletters/client.py read": "dead_letter",
     "deadletters/client.py counts_of": "count_dead",
-    "deadletters/search.py with_dead_letters": "dead_letters",
+    "deadletters/reading.py with_dead_letters": "dead_letters",
     "dispatch/dispatcher.py _trim": "one queue at a time",
     "dispatch/ready_looks.py _reread": "one read of the registry",
-    "admin/load.py read": "pages, overview",
+    "admin/load_ahead.py read": "pages, overview",
     "web/pages/fleet.py _processes": "pages, fleet",
     "web/pages/overview.py read_store": "pages, overview",
     "web/pages/scheduled.py _suggested": "pages, scheduled",
@@ -179,7 +179,7 @@ SITES = {
     "store/stores.py write_pause": "resume",
     "transfer/schedule.py ask": "export_to",
     "admin/stock_migration.py to_stock": "each queue by itself: all of it is moved",
-    "store/schedule.py repair_types": "once, where a key of another type was deleted",
+    "store/store.py repair_types": "once, where a key of another type was deleted",
 }
 
 
@@ -214,7 +214,7 @@ def fill(delayq: DelayQ, number: int) -> None:
         store = delayq.session.stores.of(f"q{n}")
         store.client.hset(store.keys.queues, f"q{n}", Layout().text)
     for n in range(12):
-        delayq.app.send_task(TASK, task_id=f"e{n}", countdown=3600 + n, queue="q1")
+        delayq.app.send_task(TASK, task_id=f"e{n}", countdown=1800 + n, queue="q1")
         data = stored(1000 + n, "it failed", message(f"d{n}"), details())
         store = delayq.session.stores.of("q1")
         store.dead_letters.restore("q1", [(f"d{n}", 1000 + n, data)])

@@ -200,21 +200,23 @@ def test_all_that_a_filter_means_is_run(cli: CommandLine, delayq: DelayQ) -> Non
 
 
 @pytest.mark.usefixtures("filled")
-def test_everything_is_meant_only_with_yes_and_nobody_is_asked(
-    cli: CommandLine, delayq: DelayQ
-) -> None:
+def test_everything_is_changed_only_if_it_is_named(cli: CommandLine, delayq: DelayQ) -> None:
+    changes = ("cancel", "run-now", "reschedule --by 1h", "dead replay", "dead purge")
+    nobody = "nobody can be asked here whether to do it: say --yes"
     for line, said in (
-        *((line, "give ids or a filter") for line in ("cancel", "run-now", "reschedule --by 1h")),
-        ("cancel --queue bills", "nobody can be asked here"),
+        *((line, "or --everything for all") for line in changes),
+        *((f"{line} --yes", "or --everything for all") for line in changes),
+        *((f"{line} --everything", nobody) for line in changes),
+        *((f"{line} --queue bills", nobody) for line in changes),
     ):
         for more in ([], ["--json"]):
             refused = cli(*line.split(), *more)
-            assert (refused.code, refused.out) == (2, "")
-            assert all(each in refused.err for each in (said, "--yes", "--dry-run"))
+            assert (refused.code, refused.out) == (2, ""), line
+            assert all(each in refused.err for each in (said, "--dry-run")), line
     assert cli("cancel", "--dry-run", "--json").json["total"] == 4
     assert len(everything(delayq)) == 4
 
-    done = cli("cancel", "--yes")
+    done = cli("cancel", "--everything", "--yes")
     assert re.search(r"^shop\.mail +celery +2$", done.out, re.MULTILINE)
     assert done.out.endswith("\n4 entries cancelled.\n")
     assert everything(delayq) == []
@@ -245,7 +247,7 @@ def test_what_was_done_before_it_was_interrupted_is_reported(
         count, command, most = delayq.count, ["run-now", "--queue", "celery"], 100
     else:
         fill(delayq, 10_000)
-        count, command, most = delayq.count_dead, ["dead", "purge", "--all"], 10_000
+        count, command, most = delayq.count_dead, ["dead", "purge", "--everything"], 10_000
 
     with ManagedProcess([*INTERRUPTIBLE, *shop, *command, "--yes"]) as process:
         wait_until(lambda: count() < 10_000, TIMEOUT, "it has begun", interval=0.001)

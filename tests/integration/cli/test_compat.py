@@ -9,6 +9,8 @@ import pytest
 from celery import Celery
 
 from celery_delayq import DelayQ
+from celery_delayq.admin.compat import PLACES, Place
+from celery_delayq.errors import InvalidFilter
 from tests.integration.conftest import MakeApp
 from tests.integration.periodic.versions import deploy
 from tests.support.cli import CommandLine, times_in
@@ -124,6 +126,36 @@ def test_entries_that_the_code_replaces_do_not_fail(
     told = "1 periodic entry would fail, but the first worker of this code replaces it."
     assert told in " ".join(ran.out.split())
     assert cli("compat", "--json").json["replaced"] == 1
+
+
+@pytest.mark.usefixtures("_gone")
+@pytest.mark.parametrize("place", PLACES)
+def test_only_some_places_are_looked_at(
+    cli: CommandLine, delayq: DelayQ, place: Place, tmp_path: Path
+) -> None:
+    delayq.app.send_task("shop.gone")
+    delayq.periodic.add("each", 3600.0, "shop.gone")
+    whole = {"scheduled": 7, "ready": 1, "dead": 1, "periodic": 1}
+    fails = {**whole, "scheduled": 6}
+
+    ran = cli("compat", "--place", place, "--json")
+    others = [each for each in PLACES if each != place]
+    rest = delayq.compat(place=others)
+
+    assert ran.json["looked"] == dict.fromkeys(PLACES, 0) | {place: whole[place]}
+    assert (ran.code, ran.json["fails"]) == (1, fails[place])
+    assert rest.looked == {each: whole[each] for each in others}
+    assert rest.fails == sum(fails[each] for each in others)
+    if place in ("scheduled", "dead"):
+        path = str(tmp_path / "dead.jsonl")
+        delayq.export_dead(path)
+        assert delayq.compat(path, place=place).number == (place == "dead")
+
+
+def test_a_place_that_is_not_there_is_refused(delayq: DelayQ) -> None:
+    unknown: Any = "held"
+    with pytest.raises(InvalidFilter, match="place='held': expected one of scheduled, ready, dead"):
+        delayq.compat(place=unknown)
 
 
 def test_an_unknown_queue_is_refused(cli: CommandLine) -> None:

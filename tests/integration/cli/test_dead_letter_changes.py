@@ -101,7 +101,7 @@ def test_all_that_a_filter_means_are_replayed(
     done = cli("dead", "replay", "--task", "shop.mail", "--to-queue", "bills", "--yes")
     assert (done.code, done.out) == (0, "2 dead letters replayed to queue bills.\n")
     assert len(ready(delayq_redis.client, "bills")) == 2
-    told = cli("dead", "replay", "--all", "--yes", "--json")
+    told = cli("dead", "replay", "--everything", "--yes", "--json")
     assert (told.code, told.json["outcomes"]) == (0, {"done": 2})
     assert dead_ids(delayq) == []
 
@@ -124,14 +124,14 @@ def test_a_task_that_the_app_does_not_know_is_warned_of(cli: CommandLine, delayq
         add_dead_letter("celery", id, "failed", message(id, task))
     warning = r"This app does not know the task shop.gone\x1b"
 
-    dry = cli("dead", "replay", "--all", "--dry-run", "--json")
+    dry = cli("dead", "replay", "--everything", "--dry-run", "--json")
     assert dry.err.count(warning) == 1
     one = cli("dead", "replay", "a", "b")
     assert one.err.count(warning) == 1
     assert one.code == 0
     many = cli("dead", "replay", "--task", "shop.gone\x1b", "--yes")
     assert many.err.count(warning) == 1
-    assert cli("dead", "purge", "--all", "--dry-run").err == ""
+    assert cli("dead", "purge", "--everything", "--dry-run").err == ""
 
 
 def test_what_cannot_be_replayed_is_reported(cli: CommandLine, app: Celery, delayq: DelayQ) -> None:
@@ -141,7 +141,7 @@ def test_what_cannot_be_replayed_is_reported(cli: CommandLine, app: Celery, dela
     one = cli("dead", "replay", "rotten")
     assert one.code == 1
     assert "not replayed  rotten  unreadable: it is no message of a task" in one.out
-    many = cli("dead", "replay", "--all", "--yes")
+    many = cli("dead", "replay", "--everything", "--yes")
     assert many.code == 1
     assert "1 dead letter replayed." in many.out
     assert "1 not replayed, unreadable: it is no message" in many.out
@@ -160,7 +160,7 @@ def test_ids_and_what_a_filter_means_are_purged(cli: CommandLine, delayq: DelayQ
     assert dead_ids(delayq) == ["ten"]
     none = cli("dead", "purge", "--task", "none", "--yes")
     assert (none.code, none.out) == (0, "0 dead letters: the filter selects no dead letter.\n")
-    assert cli("dead", "purge", "--all", "--yes", "--json").json["outcomes"] == {"done": 1}
+    assert cli("dead", "purge", "--everything", "--yes", "--json").json["outcomes"] == {"done": 1}
 
 
 # -- export, import, archive
@@ -244,7 +244,9 @@ def test_lines_go_through_a_pipe(delayq: DelayQ, shop: list[str]) -> None:
     assert delayq.count_dead() == 700
     some = [line for line in written.stdout.splitlines() if b"-0006" in line]
     lines = b"\n".join([*some[:50], b"garbage", *some[50:], b'{"format": "other"}'])
-    subprocess.run([*shop, "dead", "purge", "--all", "--yes"], check=True, capture_output=True)
+    subprocess.run(
+        [*shop, "dead", "purge", "--everything", "--yes"], check=True, capture_output=True
+    )
 
     read = subprocess.run(
         [*shop, "dead", "import", "-", "--json"], input=lines, capture_output=True, timeout=TIMEOUT

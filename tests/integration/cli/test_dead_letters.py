@@ -176,7 +176,7 @@ def test_what_others_wrote_does_nothing_to_the_terminal(cli: CommandLine, delayq
     [id] = dead_ids(delayq)
 
     for columns in (40, 80, 200):
-        for command in (["list"], ["show", id], ["purge", "--all", "--dry-run"]):
+        for command in (["list"], ["show", id], ["purge", "--everything", "--dry-run"]):
             ran = cli("dead", *command, columns=columns)
             assert ran.code == 0
             assert not CONTROLS.search(ran.out + ran.err)

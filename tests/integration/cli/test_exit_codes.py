@@ -11,7 +11,17 @@ from pathlib import Path
 
 import click
 import pytest
+import redis.retry
 from celery import Celery
+from kombu.exceptions import OperationalError
+from kombu.utils import functional
+from redis.exceptions import (
+    AuthenticationError,
+    BusyLoadingError,
+    ConnectionError,
+    ResponseError,
+)
+from redis.exceptions import TimeoutError as RedisTimeout
 
 from celery_delayq import DelayQ
 from celery_delayq.cli.options import (
@@ -23,8 +33,11 @@ from celery_delayq.cli.options import (
 )
 from celery_delayq.embedded import EmbeddedRedis
 from celery_delayq.embedded.ports import free_port
+from celery_delayq.errors import BrokerTimeout
+from celery_delayq.store.error_text import cure
 from tests.integration.conftest import MakeApp
 from tests.support.cli import CommandLine, leaves
+from tests.support.dead_letters import message, stored
 from tests.support.schedules import state
 from tests.support.stopped import stopped
 
@@ -91,18 +104,22 @@ WRONG = (
     "cancel id --dry-run",
     "cancel a b --if-eta 2030-01-01",
     "cancel --task x --yes --if-eta 2030-01-01",
-    "cancel id --if-eta 1h",
+    "cancel --yes",
+    "cancel --everything",
+    "cancel --everything id",
+    "cancel --everything --queue bills --yes",
     "run-now",
+    "run-now --yes",
     "reschedule id",
     "reschedule id --eta 2100-01-01 --in 5m",
     "reschedule id --in 5m --by 5m",
-    "reschedule id --eta 5m",
     "reschedule id --in 0",
     "reschedule id --in -5m",
     "reschedule id --in 1h-30m",
     "reschedule id --in 99999999999d",
     "reschedule id --by 0s",
-    "reschedule --yes",
+    "reschedule --everything --yes",
+    "reschedule --by 1h --yes",
     "pause",
     "pause --queue a --task b",
     "resume",
@@ -112,21 +129,21 @@ WRONG = (
     "dead purge --yes",
     "dead purge --json",
     "dead purge --queue bills",
-    "dead replay --all",
-    "dead purge --all --json",
-    "dead purge --all --queue bills --yes",
-    "dead purge --all nine",
+    "dead replay --everything",
+    "dead purge --everything --json",
+    "dead purge --everything --queue bills --yes",
+    "dead purge --everything nine",
     "dead purge nine --task x",
     "dead purge nine --dry-run",
     "dead replay nine --rate 5",
-    "dead replay --all --yes --in 5m",
-    "dead replay --all --yes --eta 2100-01-01",
+    "dead replay --everything --yes --in 5m",
+    "dead replay --everything --yes --eta 2100-01-01",
     "dead replay nine --eta 2100-01-01 --in 5m",
     "dead replay nine --args 7",
     "dead replay nine --args {}",
     "dead replay nine --kwargs []",
     "dead replay nine --in 0",
-    "dead replay --all --yes --rate 0",
+    "dead replay --everything --yes --rate 0",
     "dead list --limit 0",
     "dead list --all --limit 5",
 )
@@ -152,6 +169,38 @@ ENDS = (
     ("nonsense", 2, "No such command 'nonsense'"),
     ("periodic nonsense", 2, "No such command 'nonsense'"),
 )
+
+
+#: Commands that give a task arguments.
+NOT_TAKEN = (
+    ("update waits --args [1,2,3]", "shop.post"),
+    ("dead replay dead --args [1,2,3]", "shop.post"),
+    ("""dead replay dead --kwargs '{"cc": 1}'""", "shop.post"),
+    ("periodic add new shop.post --every 5 --args [1,2,3]", "shop.post"),
+    ("periodic update old --args [1,2,3]", "shop.post"),
+)
+
+
+def _post(to: int) -> None:
+    """Take one argument."""
+
+
+@pytest.mark.parametrize(("line", "said"), NOT_TAKEN)
+def test_what_a_task_does_not_take_is_wrong_use_of_every_command(
+    cli: CommandLine, delayq: DelayQ, line: str, said: str
+) -> None:
+    app = delayq.app
+    app.task(name="shop.post", shared=False)(_post)
+    app.send_task("shop.post", (1,), countdown=3600, task_id="waits")
+    delayq.periodic.add("old", 5, "shop.post", (1,))
+    dead = stored(1000, "it failed", message("dead", "shop.post"))
+    delayq.store.dead_letters.restore("celery", [("dead", 1000, dead)])
+    before = state(delayq)
+
+    ran = cli(*shlex.split(line))
+
+    assert (ran.code, ran.out, said in ran.err) == (2, "", True), ran
+    assert state(delayq) == before
 
 
 @pytest.fixture
@@ -184,11 +233,14 @@ def test_without_an_app_the_error_says_how_to_give_one(tmp_path: Path, line: str
 def test_a_redis_that_is_away_is_reported_by_its_address(make_app: MakeApp) -> None:
     port = free_port()
     broker = f"delayq+redis://ada:se%40cret@localhost:{port}/0"
-    cli = CommandLine(make_app(broker=broker, broker_connection_timeout=0.5))
+    cli = CommandLine(make_app(broker=broker))
 
     for line in ("list", "cancel x", "fsck", "periodic list", "export -"):
         ended = cli(*line.split())
-        expected = f"Error: cannot reach Redis at localhost:{port}: Connection refused\n"
+        expected = (
+            f"Error: cannot reach Redis at localhost:{port}: Connection refused; start it, or "
+            "correct the broker URL\n"
+        )
         assert (ended.code, ended.out, ended.err) == (1, "", expected), line
 
 
@@ -213,5 +265,61 @@ def test_timeouts_of_the_app_come_first(make_app: MakeApp) -> None:
 
     assert CommandLine(app)("paused").code == 0
 
-    options = app.conf.broker_transport_options
-    assert (options["socket_timeout"], options["socket_connect_timeout"]) == (7, 10.0)
+    with DelayQ.of(app).session.connection() as connection:
+        options = connection.transport_options
+    assert (options["socket_timeout"], options["socket_connect_timeout"]) == (7, 2.0)
+    assert app.conf.broker_transport_options == {"socket_timeout": 7}
+
+
+@pytest.mark.parametrize("own", [{}, {"max_retries": 5}], ids=["ours", "of the app"])
+@pytest.mark.parametrize("servers", [1, 4])
+def test_servers_that_are_away_are_tried_without_a_sleep(
+    make_app: MakeApp, monkeypatch: pytest.MonkeyPatch, servers: int, own: dict[str, int]
+) -> None:
+    slept: list[float] = []
+    for module in (functional, redis.retry):
+        monkeypatch.setattr(module, "sleep", slept.append)
+    urls = ";".join(f"sentinel://localhost:{free_port()}" for _ in range(servers))
+    options = {"master_name": "mymaster", **own}
+    cli = CommandLine(make_app(broker=f"delayq+{urls}", broker_transport_options=options))
+
+    assert cli("stats").code == 1
+    assert sum(slept) == 0
+
+
+#: Errors as redis-py and kombu raise them, and what the line says to do.
+CURES: dict[str, tuple[Exception, str]] = {
+    "refused": (ConnectionError("Error 111 connecting to db:6379. Connection refused."), "start"),
+    "connecting takes too long": (RedisTimeout("Timeout connecting to server"), "socket_"),
+    "no reply": (RedisTimeout("Timeout reading from db:6379"), "socket_timeout"),
+    "no reply of ours": (BrokerTimeout("no answer"), "socket_timeout"),
+    "loading": (BusyLoadingError("Redis is loading the dataset in memory"), "has read its data"),
+    "wrong password": (AuthenticationError("invalid username-password pair"), ""),
+    "another error": (ResponseError("WRONGTYPE"), ""),
+}
+
+
+@pytest.mark.parametrize("wrapped", [False, True], ids=["itself", "of kombu"])
+@pytest.mark.parametrize("name", CURES)
+def test_the_cure_is_that_of_the_cause(name: str, wrapped: bool) -> None:
+    exc, said = CURES[name]
+    if wrapped and name != "another error":
+        exc, cause = OperationalError(str(exc)), exc
+        exc.__cause__ = cause
+
+    found = cure(exc)
+
+    assert (said in found, bool(found)) == (True, bool(said))
+    assert ("start it" in found) == (name == "refused")
+
+
+def test_a_wrong_password_is_no_server_to_start(
+    delayq_redis_factory: Callable[..., EmbeddedRedis], make_app: MakeApp
+) -> None:
+    server = delayq_redis_factory()
+    broker = server.url_for("delayq+redis").replace("//", "//ada:wrong@")
+
+    ended = CommandLine(make_app(broker=broker))("stats")
+
+    assert (ended.code, "start it" in ended.err) == (1, False)
+    assert ended.err.count("password in the URL of the broker") == 1

@@ -33,8 +33,8 @@ LINES = (
     *("resume --task shop.bill", "limits set stripe --rate 5/m", "limits list"),
     *("limits unset stripe", "update later --args '[1]'", "reschedule later --eta 2h"),
     *("run-now later --dry-run", "cancel later --dry-run", "cancel-canvas later"),
-    *("dead replay celery-000000", "dead archive DIR/old.jsonl --all", "dead purge --all --yes"),
-    *("cancel later", "run-now --all --dry-run"),
+    *("dead replay celery-000000", "dead archive DIR/old.jsonl", "dead purge --everything --yes"),
+    *("cancel later", "run-now --everything --dry-run"),
 )
 
 
@@ -78,7 +78,8 @@ def test_no_command_pads_a_line(cli: CommandLine, tmp_path: Path) -> None:
         for shown in (*ran.out.splitlines(), *ran.err.splitlines()):
             assert shown == shown.rstrip(), line
             assert len(shown) < 1000, line
-            assert " " * 100 not in shown, line
+            # Between the bars of a chart there may be any number.
+            assert "│" in shown or " " * 100 not in shown, line
 
 
 @pytest.mark.usefixtures("_filled")
@@ -87,7 +88,7 @@ def test_no_command_pads_a_line(cli: CommandLine, tmp_path: Path) -> None:
     [
         ("stats", ("celery", "paused", "2", "0", "1", "1", "0", "0", "2")),
         ("compat", ("shop.unknown", "1")),
-        ("limits list", ("stripe", "7/m;", "(code:")),
+        ("limits list", ("stripe", "7/m;", "code:")),
     ],
 )
 def test_each_row_is_one_line(cli: CommandLine, line: str, row: tuple[str, ...]) -> None:

@@ -122,5 +122,5 @@ def test_a_module_that_cannot_be_imported_hinders_no_limit_of_redis(
 
     ran = CommandLine(app)("limits", "set", LIMIT, "--concurrency", "3")
 
-    assert (ran.code, ran.out) == (0, f"Limit {LIMIT}: 3 at once\n(code: 8 at once)\n")
+    assert (ran.code, ran.out) == (0, f"Limit {LIMIT}: 3 at once\ncode: 8 at once\n")
     assert "No module named 'no_such_module_of_limits'" in caplog.text

@@ -36,9 +36,9 @@ def test_limits_are_listed(cli: CommandLine) -> None:
 
 def test_a_limit_is_set_and_unset(cli: CommandLine) -> None:
     ran = cli("limits", "set", "stripe", "--rate", "7/m", "--not-fair", "--no", "concurrency")
-    assert ran.out == ("Limit stripe: 7/m, burst 20\n(code: 100/m, burst 20, 8 at once, fair)\n")
+    assert ran.out == ("Limit stripe: 7/m, burst 20\ncode: 100/m, burst 20, 8 at once, fair\n")
     assert "7/m, burst 20" in cli("limits", "list").out
-    assert cli("limits", "set", "stripe", "--off").out.startswith("Limit stripe: off\n(code: 100/m")
+    assert cli("limits", "set", "stripe", "--off").out.startswith("Limit stripe: off\ncode: 100/m")
     assert cli("limits", "set", "stripe", "--burst", "2", "--json").json["override"] == {
         **{"rate": "100/m", "burst": 2, "concurrency": 8, "fair": True}
     }

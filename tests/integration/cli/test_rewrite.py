@@ -20,6 +20,7 @@ from celery_delayq import DelayQ
 from celery_delayq.admin import rewrite
 from celery_delayq.model.changes.calls import WaitingCall
 from celery_delayq.testing import ManagedProcess, wait_until
+from tests.integration.conftest import MakeApp
 from tests.support import TIMEOUT
 from tests.support.cli import INTERRUPTIBLE, CommandLine
 
@@ -229,6 +230,24 @@ def test_a_rename_that_finds_something_prints_no_note(cli: CommandLine, delayq: 
         0,
         True,
     )
+
+
+def test_a_rename_of_a_mistyped_name_fails(
+    cli: CommandLine, delayq: DelayQ, sent: list[str], make_app: MakeApp
+) -> None:
+    app = make_app()
+    app.task(name="mail.remind", shared=False)(add_more)
+    DelayQ(app, renamed={"shop.remind": "mail.remind"})
+    renaming = CommandLine(app)
+    for how in ("--dry-run", "--yes"):
+        typo = renaming("rename", "shop.remnid", "mail.remind", how)
+        assert (typo.code, "no task shop.remnid, and none is scheduled" in typo.err) == (1, True)
+    assert tasks(delayq) == {"shop.remind"}
+
+    for _ in range(2):  # a repeated one finds nothing, under a name that the code knows
+        again = renaming("rename", "shop.remind", "mail.remind", "--yes")
+        assert (again.code, again.err) == (0, "")
+    assert tasks(delayq) == {"mail.remind"}
 
 
 def test_only_some_queues_are_renamed(cli: CommandLine, delayq: DelayQ, sent: list[str]) -> None:

@@ -125,7 +125,7 @@ def test_what_is_dead_is_said_to_be(cli: CommandLine) -> None:
     shown = cli("get", "ten")
 
     assert (shown.code, shown.out) == (1, "")
-    assert "waits or runs. It has been dead since " in shown.err
+    assert "No waiting or running task is known by the id ten. It has been dead since " in shown.err
     assert "failed after 3 retries: Declined" in shown.err
 
 

@@ -15,7 +15,8 @@ from celery import Celery
 
 from celery_delayq import DelayQ
 from celery_delayq.cli.options import TimeType
-from celery_delayq.cli.text import read_stamp, stamp
+from celery_delayq.cli.text import stamp
+from celery_delayq.model.typed_times import read_typed_time
 from celery_delayq.periodic.definition import API_SOURCE
 from tests.support import dead_letters
 from tests.support.cli import TIME, CommandLine, Ran, clock_of, leaves, times_in
@@ -135,11 +136,17 @@ def test_each_option_reads_what_is_shown_as_the_same_moment(option: click.Option
             assert {datetime.fromisoformat(each) for each in read} == {moment}, (zone, texts)
 
 
+@pytest.mark.parametrize("option", timed())
+@pytest.mark.parametrize("text", ["now", "17:00", "tomorrow 9:00", "1h30m", "in 2 hours", "3d ago"])
+def test_each_option_reads_all_that_people_may_type(option: click.Option, text: str) -> None:
+    assert datetime.fromisoformat(option.type.convert(text, option, None)).tzinfo is not None
+
+
 def test_the_edges_of_the_calendar_are_shown_and_read() -> None:
     for zone, year in product(ZONES, (1, 9999)):
         moment = datetime(year, 1 if year == 1 else 12, 31, 23, 59, 59, tzinfo=UTC)
         with clock_of(zone):
-            assert read_stamp(stamp(moment)) == moment
+            assert read_typed_time(stamp(moment), ONE) == moment
 
 
 @pytest.mark.usefixtures("filled")

@@ -20,7 +20,7 @@ from celery_delayq.dispatch.dispatcher import Dispatcher
 from celery_delayq.dispatch.ready_looks import Registry
 from celery_delayq.settings import Limits, Settings
 from celery_delayq.store.keys import Keys, Layout
-from celery_delayq.store.schedule import Store
+from celery_delayq.store.store import Store
 from celery_delayq.testing import wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.integration.transport.test_refusals import HANDSHAKE

@@ -27,7 +27,7 @@ from celery_delayq.periodic.runner import PeriodicRunner
 from celery_delayq.settings import Limits, Settings
 from celery_delayq.store.keys import Keys, Layout
 from celery_delayq.store.leases import AcquireReply
-from celery_delayq.store.schedule import Store
+from celery_delayq.store.store import Store
 from celery_delayq.testing import wait_until
 from tests.lua.bench import DEFAULT, QUEUE, Bench, bodies, labelled, message_of
 from tests.support.faults.clocks import ServerClock

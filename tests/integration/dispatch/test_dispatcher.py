@@ -20,7 +20,7 @@ from celery_delayq.dispatch.promotion_loop import PromotionLoop
 from celery_delayq.embedded import EmbeddedRedis
 from celery_delayq.settings import Limits, Settings
 from celery_delayq.store.keys import Keys, Layout
-from celery_delayq.store.schedule import Store
+from celery_delayq.store.store import Store
 from celery_delayq.testing import ManagedProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.integration.conftest import MakeApp, ready
@@ -271,7 +271,7 @@ from redis import Redis
 from celery_delayq.dispatch.dispatcher import Dispatcher
 from celery_delayq.settings import Settings
 from celery_delayq.store.keys import Keys, Layout
-from celery_delayq.store.schedule import Store
+from celery_delayq.store.store import Store
 from celery_delayq.store.scripting import scripts
 from celery_delayq.testing import wait_until
 

@@ -12,7 +12,7 @@ from redis import Redis
 from celery_delayq.dispatch.dispatcher import Dispatcher
 from celery_delayq.settings import Settings
 from celery_delayq.store.keys import Keys, Layout
-from celery_delayq.store.schedule import Store
+from celery_delayq.store.store import Store
 from celery_delayq.testing import wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.lua.bench import QUEUE, entry

@@ -172,3 +172,5 @@ def test_remote_control_results_and_events_leave_nothing_behind(
     worker.stop()
 
     assert left(redis) == set()
+    # The worker cannot know that a queue for replies is temporary, and counts its messages.
+    assert redis.keys("*}:totals") == [b"{celery}:totals"]

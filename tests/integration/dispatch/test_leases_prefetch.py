@@ -70,6 +70,8 @@ def test_a_busy_worker_holds_its_prefetch_and_an_idle_one_gets_the_work(
 
 
 def test_a_worker_prefetches_its_multiple_and_no_more(leases: Leases) -> None:
+    for _ in range(30):
+        leases.app.send_task("lease.nap", (0.02,))
     leases.start("threads", concurrency=2, prefetch=3)
     most = 0
 
@@ -78,8 +80,6 @@ def test_a_worker_prefetches_its_multiple_and_no_more(leases: Leases) -> None:
         most = max(most, *unfinished(leases.client).values(), 0)
         return bool(leases.client.llen("log") == 2 * 30)
 
-    for _ in range(30):
-        leases.app.send_task("lease.nap", (0.02,))
     wait_until(all_done, what="all have run", interval=0.002)
 
     assert most == 6

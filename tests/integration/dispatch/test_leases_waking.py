@@ -122,7 +122,9 @@ def test_an_idle_consumer_looks_once_in_each_block_timeout(
     assert 4 <= len(looks) <= most
     assert len([each for each in said if each.startswith("BRPOP")]) <= most
     assert len([each for each in said if each.startswith("EXISTS")]) == len(looks)
-    assert [each[:80] for each in scripts if each not in (*looks, *heartbeats)] == []
+    # As on stock, kombu restores messages of stock consumers every 10 s.
+    others = [each for each in scripts if "unacked_mutex" not in each]
+    assert [each[:80] for each in others if each not in (*looks, *heartbeats)] == []
 
 
 def looks_of(redis: Redis) -> int:

@@ -15,7 +15,7 @@ from celery_delayq.dispatch.promotion_loop import PromotionLoop
 from celery_delayq.embedded import EmbeddedRedis
 from celery_delayq.settings import Settings
 from celery_delayq.store.keys import Keys, Layout
-from celery_delayq.store.schedule import Store
+from celery_delayq.store.store import Store
 from celery_delayq.testing import wait_until
 from tests.lua.bench import entry
 from tests.support import TIMEOUT

@@ -15,7 +15,7 @@ from redis import Redis
 from celery_delayq.dispatch import ready_looks
 from celery_delayq.dispatch.ready_looks import FLEET_LOOK_SECONDS, ReadyLooks, Registry
 from celery_delayq.store.keys import Layout
-from celery_delayq.store.schedule import Store
+from celery_delayq.store.store import Store
 from celery_delayq.testing import wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from celery_delayq.transport.idle import LONG_WAIT_SECONDS

@@ -9,7 +9,7 @@ import pytest
 from celery_delayq.embedded.rabbitmq import EmbeddedRabbitMQ
 from celery_delayq.testing import wait_until
 from tests.support import TIMEOUT
-from tests.support.left_out import need_rabbitmq
+from tests.support.skips import need_rabbitmq
 
 pytestmark = pytest.mark.full
 

@@ -83,6 +83,7 @@ def test_a_worker_in_a_long_task_is_alive(
     assert stays_alive(file)
 
 
+@pytest.mark.full
 def test_a_solo_worker_in_a_task_is_alive_until_its_time_limit(
     start: StartAlive, make_app: MakeApp, file: Path
 ) -> None:

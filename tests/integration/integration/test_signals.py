@@ -79,14 +79,20 @@ class Run:
                 found.setdefault(key, []).append(line)
         return found
 
-    def lifecycle(self) -> list[Line]:
-        """Return the signals of the worker itself, each once in a row; some come in any number."""
-        found: list[Line] = []
+    def lifecycle(self) -> dict[str, list[Line]]:
+        """Return the signals of the worker itself in their order, by process.
+
+        Each comes once; some come in any number.
+        """
+        found: dict[str, list[Line]] = {}
         for line in self.lines:
             if line["signal"] == "eventlet_pool_apply":
                 del line["given"]["args"]  # what Celery traces; the body is decoded already
-            if line["about"] is None and line["signal"] not in ANY_NUMBER and line not in found:
-                found.append(line)
+            if line["about"] is not None or line["signal"] in ANY_NUMBER:
+                continue
+            lines = found.setdefault(line["process"], [])
+            if line not in lines:
+                lines.append(line)
         return found
 
 

@@ -16,8 +16,8 @@ from redis import Redis
 from celery_delayq import DelayQ, Limit
 from celery_delayq.limits.client import TaskLimits
 from celery_delayq.store.keys import Keys, Layout
-from celery_delayq.store.schedule import Store
 from celery_delayq.store.session import Session
+from celery_delayq.store.store import Store
 from celery_delayq.store.stores import Stores
 from celery_delayq.store.task_limits import LimitStore, StoredLimit
 from tests.integration.conftest import MakeApp

@@ -13,9 +13,10 @@ from redis import Redis
 from celery_delayq import DelayQ, Limit
 from celery_delayq.aio import AsyncDelayQ
 from celery_delayq.errors import InvalidLimit
+from celery_delayq.limits.changes import LimitChanges
 from celery_delayq.limits.client import LimitStatus
 from celery_delayq.model.limits import Definition
-from celery_delayq.model.scheduled import moment
+from celery_delayq.model.scheduled import Outcome, moment
 from celery_delayq.testing import wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.integration.conftest import MakeApp
@@ -116,6 +117,24 @@ def test_a_limit_that_no_code_has_any_more_is_forgotten(delayq: DelayQ) -> None:
 
     assert delayq.limits.unset("old", code=True)
     assert delayq.limits.list() == []
+
+
+@pytest.mark.parametrize("code", [False, True], ids=["override", "code"])
+def test_a_limit_is_forgotten_only_as_it_was_seen(delayq: DelayQ, redis: Redis, code: bool) -> None:
+    changes = LimitChanges(delayq.session)
+    delayq.store.task_limits.announce({"old": "0 1 1 0"})
+    assert changes.forget("old") is Outcome.UNKNOWN
+    seen = delayq.limits.set("old", concurrency=2).definitions
+    now = delayq.limits.set("old", concurrency=3).definitions
+    before = redis.hgetall("delayq:limits")
+
+    assert changes.forget("old", code=code, seen=seen) is Outcome.CHANGED
+    assert redis.hgetall("delayq:limits") == before
+
+    assert changes.forget("old", code=code, seen=now) is Outcome.DONE
+    assert {each.name: each.of_code for each in delayq.limits.list()} == (
+        {} if code else {"old": Definition(0.0, 1, 1, False)}
+    )
 
 
 def test_a_limit_that_the_code_has_is_not_forgotten(
@@ -275,7 +294,24 @@ def test_lanes_and_why_follow_permits_and_slots_as_metrics_do(
     assert (lane.next is None) is (values["next"] is None) is (expected is None)
     assert values["may_go"] is bool(expected)
     if next_try == "past" or not used:
-        assert numbers[1] == int(bool(expected))
+        assert numbers.may_go == int(bool(expected))
+
+
+def test_the_lane_that_was_due_first_is_one_that_may_go(
+    delayq: DelayQ, hold: Hold, redis: Redis
+) -> None:
+    """A busy worker tries no lane, so lanes without a permit may have been due earlier."""
+    hold("ada", "bob", "cem")
+    now_us = delayq.store.now_us()
+    ages = {"stripe:ada": 9e9, "stripe:bob": 7e9, "stripe:cem": 8e9}
+    redis.zadd("{celery}:lanes", {lane: now_us - age for lane, age in ages.items()})
+    redis.zadd("delayq:permits", {f"stripe:ada\0other\0{n}\0m": 0 for n in range(8)})
+
+    steps = delayq.store.task_limits.waiting_steps("celery", {"stripe": STRIPE.definition}, now_us)
+    [found] = delayq.store.run_each([steps])
+
+    assert not isinstance(found, Exception)
+    assert (found.may_go, found.lane, found.since_us) == (2, "stripe:cem", now_us - 8e9)
 
 
 def test_many_lanes_are_read_in_pages(delayq: DelayQ, hold: Hold, redis: Redis) -> None:

@@ -11,7 +11,7 @@ from redis import Redis
 from celery_delayq import DelayQ, Limit
 from celery_delayq.metrics.catalogue import METRICS
 from celery_delayq.model.history import RunRecord
-from celery_delayq.store.schedule import Store
+from celery_delayq.store.store import Store
 from tests.integration.conftest import MakeApp
 from tests.integration.metrics.conftest import Export, values_of
 

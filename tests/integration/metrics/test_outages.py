@@ -10,7 +10,6 @@ from importlib import import_module
 import pytest
 
 from celery_delayq import DelayQ
-from celery_delayq.cli.command import expect_answers
 from celery_delayq.embedded import EmbeddedRedis
 from celery_delayq.testing import wait_until
 from tests.integration.conftest import MakeApp, Through
@@ -36,6 +35,7 @@ def up(found: Values) -> float:
     return found["delayq_up",]
 
 
+@pytest.mark.full
 def test_an_outage_hides_the_gauges_and_ends_by_itself(
     through: Through, export: Export, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -87,9 +87,8 @@ def test_a_host_that_vanished_is_given_up(
     through: Through, export: Export, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No end of the connection arrives, as after a power cut."""
-    monkeypatch.setattr(metrics_command, "REDIS_TIMEOUT_SECONDS", 0.3)
     proxy, delayq = through()
-    expect_answers(delayq, metrics_command.REDIS_TIMEOUT_SECONDS)
+    delayq.session.redis_timeout = 0.3
     exported = export(delayq)
     assert up(exported.now()) == 1
 
@@ -102,6 +101,7 @@ def test_a_host_that_vanished_is_given_up(
     assert up(exported.now()) == 1
 
 
+@pytest.mark.full
 def test_an_exporter_may_start_before_redis(through: Through, export: Export) -> None:
     proxy, delayq = through()
     with proxy.away():
@@ -133,6 +133,7 @@ def test_a_missing_right_is_named(
         assert not {key[0] for key in found if "memory" in key[0]}
 
 
+@pytest.mark.full
 def test_after_a_failover_to_an_old_replica_counters_have_a_new_epoch(
     delayq_redis_factory: Callable[..., EmbeddedRedis], through: Through, export: Export
 ) -> None:

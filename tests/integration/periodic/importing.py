@@ -18,8 +18,8 @@ from sqlalchemy.engine import make_url
 
 from celery_delayq import DelayQ
 from celery_delayq.periodic.definition import Definition, definition_hash_of
+from celery_delayq.periodic.entries import Periodic, PeriodicState, Status
 from celery_delayq.periodic.importers import FoundEntry, take_over
-from celery_delayq.periodic.state import Periodic, PeriodicState, Status
 from celery_delayq.periodic.wall_clock import ms_of_datetime
 from celery_delayq.store.session import Session
 from tests.support import TIMEOUT
@@ -133,7 +133,7 @@ once = ClockedSchedule.objects.create(clocked_time=datetime(2040, 1, 1, tzinfo=t
 late = ClockedSchedule.objects.create(clocked_time=at)
 make = PeriodicTask.objects.create
 make(name="ran", task="note", interval=hourly, last_run_at=at, total_run_count=7,
-     args='["x", 1]', kwargs='{"y": [2]}', queue="q", exchange="e", routing_key="r", priority=3,
+     args='["x"]', kwargs='{"seconds": [2]}', queue="q", exchange="e", routing_key="r", priority=3,
      headers='{"h": "v"}', expire_seconds=60)
 make(name="new", task="note", interval=quick)
 make(name="off", task="note", interval=hourly, enabled=False)

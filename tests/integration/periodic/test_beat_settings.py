@@ -10,6 +10,7 @@ from celery.app.defaults import DEFAULTS
 
 from celery_delayq.integration.app_warnings import problems
 from celery_delayq.integration.beat_guard import IGNORED_BEAT_SETTINGS
+from celery_delayq.periodic import runner
 from tests.integration.conftest import MakeApp
 
 PAGE = Path(__file__).parents[3] / "docs" / "periodic.md"
@@ -46,3 +47,10 @@ def test_what_is_left_as_it_is_is_not_named(make_app: MakeApp) -> None:
     app = make_app()
     with app.connection_for_read() as connection:
         assert not [text for text in problems(app, connection) if "beat_" in text]
+
+
+def test_a_worker_without_a_dispatcher_fires_and_writes_no_entries(make_app: MakeApp) -> None:
+    schedule = {"poll": {"task": "tasks.add", "schedule": 30, "args": (1, 2)}}
+    app = make_app(beat_schedule=schedule, broker_transport_options={"delayq": {"dispatch": False}})
+
+    assert runner.begin(app) is None

@@ -14,9 +14,9 @@ from celery_delayq import DelayQ
 from celery_delayq.errors import ConfigError
 from celery_delayq.periodic.code_entries import source_of
 from celery_delayq.periodic.definition import Definition
+from celery_delayq.periodic.entries import Periodic
 from celery_delayq.periodic.policy import begin
 from celery_delayq.periodic.schedules import clocked
-from celery_delayq.periodic.state import Periodic
 from tests.integration.conftest import MakeApp
 from tests.support.cli import CommandLine
 from tests.support.ticking import write_entries
@@ -138,8 +138,8 @@ def test_times_of_calls_without_an_offset_are_by_the_clock_of_the_app(make_app: 
     wall = datetime(2100, 1, 31, 9)
     begins = wall.replace(tzinfo=BERLIN)
 
-    delayq.periodic.add("once", wall, "tasks.add")
-    delayq.periodic.add("often", 30, "tasks.add", start=wall, end=wall + timedelta(hours=1))
+    delayq.periodic.add("once", wall, "tasks.add", (1, 2))
+    delayq.periodic.add("often", 30, "tasks.add", (1, 2), start=wall, end=wall + timedelta(hours=1))
 
     assert definition_of(delayq, "once").schedule == clocked(begins)
     found = definition_of(delayq, "often")

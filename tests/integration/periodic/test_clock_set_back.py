@@ -17,7 +17,7 @@ from celery.schedules import crontab
 from celery_delayq import DelayQ
 from celery_delayq.periodic import policy
 from celery_delayq.periodic.definition import Definition, Overlap
-from celery_delayq.periodic.state import Periodic
+from celery_delayq.periodic.entries import Periodic
 from celery_delayq.testing import wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.support.periodic import HOUR
@@ -71,7 +71,7 @@ def test_one_that_somebody_looked_at_then_is_looked_at_again(
 ) -> None:
     """Who looked at it has died, and it was left alone until then."""
     now = delayq.store.now_ms()
-    delayq.periodic.add("often", 0.5, "tasks.add")
+    delayq.periodic.add("often", 0.5, "tasks.add", (1, 2))
     delayq_redis.client.zadd("delayq:periodic_at", {"often": now + HOUR})
     delayq_redis.client.hset("delayq:clock", "ticked", str(now + HOUR))
 

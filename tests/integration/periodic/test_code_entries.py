@@ -137,6 +137,29 @@ def test_ticks_of_what_a_deploy_removes_are_taken_out_of_the_schedule(
 # -- what else is there
 
 
+def test_arguments_that_the_task_does_not_take_are_an_error_in_the_log(
+    make_shop: MakeShop, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The entry is written all the same."""
+    counted = {**TASK, "task": "counted"}
+    shop = make_shop(
+        a={**counted, "args": [1, 2]}, b=counted, unknown={**TASK, "task": "elsewhere"}
+    )
+
+    @shop.task(name="counted", shared=False)
+    def count(number: int = 0) -> None:
+        """Stand for the task."""
+
+    deploy(shop)
+
+    errors = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
+    assert len(errors) == 1, errors
+    assert errors[0].startswith(
+        "Ticks of periodic entry 'a' in code will fail: counted: args=(1, 2)"
+    )
+    assert {*entries(shop)} == {"a", "b", "unknown"}
+
+
 def test_entries_of_calls_and_of_other_apps_are_not_touched(
     make_shop: MakeShop, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -18,8 +18,8 @@ from kombu import pools
 from celery_delayq import DelayQ
 from celery_delayq.periodic.code_version import Deployment
 from celery_delayq.store import periodic as periodic_store
-from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting.calls import Call
+from celery_delayq.store.store import Store
 from celery_delayq.store.stores import Stores
 from celery_delayq.testing import wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest

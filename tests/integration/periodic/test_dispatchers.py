@@ -20,11 +20,11 @@ from celery_delayq.errors import StoreFull
 from celery_delayq.model.scheduled import moment
 from celery_delayq.periodic import policy, runner
 from celery_delayq.periodic.definition import TICK_AHEAD_MS
+from celery_delayq.periodic.entries import Periodic
 from celery_delayq.periodic.firing import TickScheduler
 from celery_delayq.periodic.policy import GRACE_MS, Firing
 from celery_delayq.periodic.runner import LOOK_ENTRIES
-from celery_delayq.periodic.state import Periodic
-from celery_delayq.store.schedule import Store
+from celery_delayq.store.store import Store
 from celery_delayq.testing import wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.apps.periodic_tasks import Diary, StartWorker, start, tasks_of
@@ -314,6 +314,7 @@ def test_what_waits_for_its_first_queue_is_in_none_of_the_others_meanwhile(
 # -- Redis goes away
 
 
+@pytest.mark.full
 def test_redis_is_killed_and_comes_back_while_ticks_are_fired(
     make_app: MakeApp, delayq_redis_factory: Callable[..., EmbeddedRedis]
 ) -> None:

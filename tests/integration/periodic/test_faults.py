@@ -17,12 +17,13 @@ from celery.schedules import schedule
 from celery_delayq import DelayQ
 from celery_delayq.periodic import policy
 from celery_delayq.periodic.definition import Definition
+from celery_delayq.periodic.entries import Periodic
 from celery_delayq.periodic.schedules import register
-from celery_delayq.periodic.state import Periodic
 from celery_delayq.store.periodic import EntryWrite, PeriodicStore
 from celery_delayq.testing import ManagedProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.apps.periodic_tasks import Diary, StartWorker, start
+from tests.integration.conftest import MakeApp
 from tests.support import TIMEOUT
 from tests.support.ticking import ticking, write_entries
 
@@ -57,9 +58,16 @@ def write_form(delayq: DelayQ, name: str, form: str) -> PeriodicStore:
     ids=["unknown task", "wrong arguments"],
 )
 def test_a_task_that_cannot_run_is_a_dead_letter_at_each_tick(
-    delayq: DelayQ, diary: Diary, delayq_worker: StartWorker, task: str, args: list[int], told: str
+    delayq: DelayQ,
+    make_app: MakeApp,
+    diary: Diary,
+    delayq_worker: StartWorker,
+    task: str,
+    args: list[int],
+    told: str,
 ) -> None:
-    delayq.periodic.add("wrong", 0.5, task, args, **KEEP)
+    """Another app, such as a web application, that does not know the task may add the entry."""
+    DelayQ.of(make_app()).periodic.add("wrong", 0.5, task, args, **KEEP)
     delayq.periodic.add("right", 0.5, "note", **KEEP)
     start(delayq_worker)
 

@@ -56,7 +56,7 @@ def test_entries_of_django_go_on(app: Celery, database: str) -> None:
     hour = schedule(3600)
     sent = {"queue": "q", "exchange": "e", "routing_key": "r", "priority": 3, "expires": 60}
     sent |= {"headers": {"h": "v", "periodic_task_name": "ran"}}
-    ran = of("ran", hour, args=("x", 1), kwargs={"y": [2]}, options=sent)
+    ran = of("ran", hour, args=("x",), kwargs={"seconds": [2]}, options=sent)
     cron = of("cron", crontab("5", "*/2"), timezone="America/New_York")
     by_name = {entry.name: entry for entry in entries(app)}
     off = datetime_of_ms(by_name["off"].state.anchor)

@@ -42,7 +42,15 @@ pytestmark = pytest.mark.filterwarnings(
 
 def test_entries_of_redbeat_go_on(app: Celery) -> None:
     at = ago(minutes=90)
-    save(app, "every", schedule(3600), at, args=["x", 1], kwargs={"y": [2]}, options={"queue": "q"})
+    save(
+        app,
+        "every",
+        schedule(3600),
+        at,
+        args=["x"],
+        kwargs={"seconds": [2]},
+        options={"queue": "q"},
+    )
     save(app, "rounded", schedule(7200, relative=True), at)
     save(app, "crontab", crontab(minute=5, hour="*/2", day_of_week="mon-fri"), at, enabled=False)
 
@@ -50,7 +58,7 @@ def test_entries_of_redbeat_go_on(app: Celery) -> None:
 
     assert said == {"every": "added", "rounded": "added", "crontab": "added"}
     cron = defined("crontab", crontab(minute=5, hour="*/2", day_of_week="mon-fri"))
-    given: dict[str, Any] = {"args": ("x", 1), "kwargs": {"y": [2]}, "options": {"queue": "q"}}
+    given: dict[str, Any] = {"args": ("x",), "kwargs": {"seconds": [2]}, "options": {"queue": "q"}}
     every = defined("every", schedule(3600), **given)
     rounded = defined("rounded", schedule(7200, relative=True))
     ms = ms_of_datetime(at)

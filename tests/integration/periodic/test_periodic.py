@@ -201,13 +201,13 @@ def test_what_would_never_be_due_is_no_change(delayq: DelayQ) -> None:
 
 
 def test_a_signature_says_what_it_is_called_with(app: Celery, delayq: DelayQ) -> None:
-    signature = app.tasks["note"].s("do", seconds=1).set(queue="slow", priority=3)
+    signature = app.tasks["note"].s("do").set(queue="slow", priority=3)
 
-    entry = delayq.periodic.add("a", 60, signature, kwargs={"more": 2}, priority=6)
+    entry = delayq.periodic.add("a", 60, signature, kwargs={"seconds": 2}, priority=6)
 
     definition = entry.definition
     assert (definition.task, definition.args) == ("note", ("do",))
-    assert definition.kwargs == {"seconds": 1, "more": 2}
+    assert definition.kwargs == {"seconds": 2}
     assert definition.options == {"queue": "slow", "priority": 6}
     with pytest.raises(ConfigError, match="the signature has arguments"):
         delayq.periodic.add("b", 60, signature, ["other"])

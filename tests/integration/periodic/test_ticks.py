@@ -13,8 +13,8 @@ from celery import Celery
 from celery_delayq import DelayQ
 from celery_delayq.model.scheduled import Outcome
 from celery_delayq.periodic.definition import Overlap
+from celery_delayq.periodic.entries import Periodic
 from celery_delayq.periodic.policy import upcoming
-from celery_delayq.periodic.state import Periodic
 from celery_delayq.periodic.wall_clock import datetime_of_ms
 from celery_delayq.testing import wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest

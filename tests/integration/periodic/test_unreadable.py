@@ -13,7 +13,7 @@ from rich.cells import cell_len
 from celery_delayq import DelayQ
 from celery_delayq.errors import PeriodicExists, RecordError, ScheduleNotImportable
 from celery_delayq.periodic import schedules
-from celery_delayq.periodic.state import UnreadableEntry
+from celery_delayq.periodic.entries import UnreadableEntry
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.support.cli import CommandLine
 

@@ -6,7 +6,7 @@ from celery import Celery
 
 from celery_delayq import DelayQ
 from celery_delayq.periodic.code_version import Deployment
-from celery_delayq.periodic.state import Periodic
+from celery_delayq.periodic.entries import Periodic
 from celery_delayq.testing.fixtures import RedisUnderTest
 
 VERSIONS = "delayq:code_versions"

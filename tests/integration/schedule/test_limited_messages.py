@@ -23,7 +23,7 @@ from celery_delayq.schedule.message_template import EncodedCall, Job, TargetTask
 from celery_delayq.testing import wait_until
 from tests.integration.schedule.test_schedule_many_messages import calls_of_celery
 from tests.support import TIMEOUT
-from tests.support.many import FAR
+from tests.support.many_items import FAR
 from tests.support.scene import StartWorker
 
 STRIPE = Limit("stripe", rate="100/m", burst=20, key="{customer}")
@@ -145,7 +145,7 @@ def test_a_limit_is_no_option_of_a_call(limited: Any) -> None:
 
 def test_the_old_protocol_has_no_limits(limited: Any, app: Celery) -> None:
     app.conf.task_protocol = 1
-    with pytest.raises(ConfigError, match="limit need task_protocol 2"):
+    with pytest.raises(ConfigError, match="only with task_protocol 2: limit"):
         limited.apply_async(("c1",))
 
 

@@ -18,7 +18,7 @@ from celery_delayq.errors import ConfigError, InvalidETA, QueueFull, UniqueConfl
 from celery_delayq.schedule import schedule_many
 from celery_delayq.schedule.items import InvalidItem, Item, ItemOutcome
 from tests.integration.conftest import MakeApp, Through, stored
-from tests.support.many import FAR, numbered, one
+from tests.support.many_items import FAR, numbered, one
 
 # -- forms of items -------------------------------------------------------------------------------
 

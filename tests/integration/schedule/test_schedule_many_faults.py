@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 
 import pytest
+from celery import Celery
 from redis import Redis
 
-from celery_delayq import DelayQ
-from celery_delayq.errors import NotReplicated, StoreFull
+from celery_delayq import DelayQ, Limit
+from celery_delayq.errors import BrokerUnavailable, CommandRefused, NotReplicated, StoreFull
 from celery_delayq.schedule.items import Item, ItemOutcome, ManyFailed, ManyReport
+from celery_delayq.store.scripting.pipelining import EntryPipeline
 from celery_delayq.testing import wait_until
 from celery_delayq.testing.servers import new_server
 from tests.integration.conftest import MakeApp, Through, stored
-from tests.support.many import meanwhile, numbered
+from tests.lua.bench import labelled
+from tests.support.many_items import meanwhile, numbered
 from tests.support.proxy import Fault
+
+
+def _nothing(_number: int) -> None:
+    """Do nothing."""
+
 
 # -- what goes wrong ------------------------------------------------------------------------------
 
@@ -94,12 +102,78 @@ def test_a_short_outage_is_waited_for(redis: Redis, through: Through) -> None:
     assert len(stored(redis)) == 1000
 
 
-def test_scripts_that_the_server_forgets_are_sent_again(delayq: DelayQ, redis: Redis) -> None:
-    items = meanwhile(300, 150, redis.script_flush)
-    report = delayq.schedule_many(items, task="tasks.add", batch=50)
+@pytest.mark.parametrize("forget", [lambda _: None, Redis.script_flush], ids=["new", "forgets"])
+def test_no_entry_counts_as_a_duplicate_if_the_server_lacks_some_scripts(
+    app: Celery, delayq: DelayQ, redis: Redis, forget: Callable[[Redis], object]
+) -> None:
+    """Tasks with and without limits, in several queues: their calls have different scripts."""
+    tasks = [
+        app.task(name=f"shop.{n}", limit=limit, shared=False)(_nothing)
+        for n, limit in enumerate([None, Limit("stripe", rate="1/m"), None])
+    ]
 
-    assert report.stored + report.counts.get("duplicate", 0) == 300
-    assert len(stored(redis)) == 300
+    def items() -> Iterator[Item]:
+        for n in range(900):
+            if n in (150, 151, 600):
+                forget(redis)
+            yield Item((n,), countdown=60, task=tasks[n % 3], queue=f"queue-{n % 3}")
+
+    report = delayq.schedule_many(items(), batch=100)
+
+    assert report.counts == {"scheduled": 900}
+    assert sum(len(stored(redis, f"queue-{n}")) for n in range(3)) == 900
+
+
+def test_a_server_that_never_has_a_script_ends_the_run(through: Through, redis: Redis) -> None:
+    """Such as a proxy before two servers, which sends a call to one and its source to the other."""
+    policy = {"max_retries": 2, "interval_start": 0, "interval_step": 0.01, "interval_max": 0.01}
+    proxy, delayq = through(task_publish_retry_policy=policy)
+    rules = [
+        proxy.on("schedule/add", Fault.REFUSE, nth=nth, answer="NOSCRIPT No matching script.")
+        for nth in range(1, 101)
+    ]
+
+    with pytest.raises(ManyFailed, match="no script that was sent just before") as caught:
+        delayq.schedule_many(numbered(10), task="tasks.add")
+
+    assert isinstance(caught.value.__cause__, BrokerUnavailable)
+    report = caught.value.report
+    assert (report.taken, report.position, report.uncertain) == (10, 0, 10)
+    assert not rules[-1].fired.is_set()
+    assert stored(redis) == []
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [
+        ["ERR refused", "NOSCRIPT No matching script."],
+        ["NOSCRIPT No matching script.", "ERR refused"],
+        ["ERR refused", "ERR refused"],
+        ["NOSCRIPT No matching script."] * 4,
+    ],
+    ids=lambda answers: ", ".join(answer.split(" ")[0] for answer in answers),
+)
+def test_after_an_error_the_next_call_sends_all_entries_without_an_answer(
+    through: Through, redis: Redis, answers: list[str]
+) -> None:
+    proxy, delayq = through()
+    queues: list[str] = []
+    pipeline = EntryPipeline(delayq.session.ask, lambda call, *_: queues.append(call.queue), None)
+    for index, queue in enumerate(["one", "two"]):
+        pipeline.add(queue, labelled(queue), index)
+    for nth, answer in enumerate(answers, start=1):
+        proxy.on("schedule/add", Fault.REFUSE, nth=nth, answer=answer)
+
+    with pytest.raises((CommandRefused, BrokerUnavailable)):
+        pipeline.flush()
+    assert ([*pipeline.unanswered()], pipeline.buffered, queues) == ([0, 1], 2, [])
+
+    pipeline.flush()
+    pipeline.close()
+
+    assert ([*pipeline.unanswered()], pipeline.buffered) == ([], 0)
+    assert queues == ["one", "two"]
+    assert redis.zcard("{one}:due") == redis.zcard("{two}:due") == 1
 
 
 @pytest.mark.usefixtures("patient")

@@ -18,7 +18,7 @@ from celery_delayq import DelayQ
 from celery_delayq.schedule.items import Item
 from celery_delayq.schedule.message_factory import MessageFactory
 from tests.integration.conftest import MakeApp, ready, stored
-from tests.support.many import FAR, UTC, entries, one
+from tests.support.many_items import FAR, UTC, entries, one
 from tests.support.scene import Control
 
 

@@ -11,7 +11,7 @@ from celery import Celery
 
 from celery_delayq import DelayQ, Filter, Outcome
 from celery_delayq.errors import InvalidCursor, InvalidFilter
-from celery_delayq.schedule import client, search
+from celery_delayq.schedule import client, pages
 from celery_delayq.store import control, paging
 
 QUEUES = ("celery", "mail", "bills")
@@ -207,7 +207,7 @@ def test_the_first_entries_come_before_all_are_read(
         reads.append(1)
         return read_page(*args, **kwargs)
 
-    monkeypatch.setattr(search, "read_page", counting)
+    monkeypatch.setattr(pages, "read_page", counting)
     first = next(delayq.entries(arg={"order_id": "x"}))
 
     assert first.args == ["x"]

@@ -18,8 +18,9 @@ from celery.result import AsyncResult
 from celery_delayq.admin.stock_migration import to_stock
 from celery_delayq.model.scheduled import Filter
 from celery_delayq.store.leases import AcquireReply
-from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting import scripts
+from celery_delayq.store.session import Session
+from celery_delayq.store.store import Store
 from celery_delayq.testing import wait_until
 from tests.support import TIMEOUT
 from tests.support.leases import ack
@@ -152,7 +153,7 @@ WAYS: dict[str, Way] = {
     ),
     "crashed too often": Way(leased(crash), "leases/requeue", ("ready",)),
     "moved to stock": Way(
-        lambda c: list(to_stock(c.app)), "migration/give_back repair/forget_ready"
+        lambda c: list(to_stock(Session(c.app))), "migration/give_back repair/forget_ready"
     ),
     "requeued": Way(
         leased(lambda store: store.leases.requeue(QUEUE, "me", ["1:1"])),

@@ -25,8 +25,8 @@ from tests.integration.spark.cluster import SECRETS, Cluster
 from tests.integration.spark.driver import QUICK, Driver, configured, settings
 from tests.integration.spark.flights import OPTIONS, SCHEMA
 from tests.support import TIMEOUT
-from tests.support.left_out import left_out, need_java
 from tests.support.postgres import PASSWORD, PostgresServer
+from tests.support.skips import left_out, need_java
 
 if TYPE_CHECKING:
     from celery_delayq.spark.archive import Summary as Archived

@@ -210,7 +210,7 @@ def test_periodic_entries_are_what_the_api_lists(
     delayq: DelayQ, read: Read, delayq_redis: RedisUnderTest
 ) -> None:
     delayq.periodic.add("daily", 86_400, "tasks.add", (1, 2), queue="q", start=FAR, max_runs=5)
-    delayq.periodic.add("often", 60, "tasks.add")
+    delayq.periodic.add("often", 60, "tasks.add", (1, 2))
     delayq_redis.client.hset("delayq:periodic", "odd", "none\n{")
 
     rows = {row.name: row for row in read("periodic").collect()}

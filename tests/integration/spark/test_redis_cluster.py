@@ -68,7 +68,7 @@ def test_tables_are_those_of_all_hash_tags(
         rows = [row for row in flights(12) if row[3] % len(NAMES) == number]
         assert write(rows, queue=queue)["new"] == 4
         add.apply_async((1, 2), queue=queue, task_id=f"ready {queue}")
-        delayq.periodic.add(f"each {queue}", timedelta(hours=1), "tasks.add", queue=queue)
+        delayq.periodic.add(f"each {queue}", timedelta(hours=1), "tasks.add", (1, 2), queue=queue)
     runs, dead = add_runs(delayq, 0, 4), add_dead_letters(delayq)
 
     scheduled = read("scheduled", batchsize="2", partitions="4", task="mail.remind")

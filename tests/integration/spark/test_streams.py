@@ -18,8 +18,8 @@ from celery_delayq.testing import wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.integration.spark.driver import Driver
 from tests.integration.spark.jobs import follow
-from tests.support.left_out import need_java
 from tests.support.runs import finished
+from tests.support.skips import need_java
 
 #: In PySpark 4.1 `availableNow` is one batch: after a kill the one that was begun.
 IS_ONE_BATCH = find_spec("pyspark.sql.streaming.datasource") is None

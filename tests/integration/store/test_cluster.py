@@ -20,7 +20,7 @@ from celery_delayq.store.cluster.nodes import Nodes
 from celery_delayq.store.cluster.slots import REREAD_SECONDS, Address, SlotRange
 from celery_delayq.store.cluster.stores import check_number, cluster_stores, number_keys
 from celery_delayq.store.keys import Keys, Layout
-from celery_delayq.store.schedule import Store
+from celery_delayq.store.store import Store
 from celery_delayq.store.stores import Stores
 from celery_delayq.testing import wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest

@@ -35,8 +35,8 @@ from pytest_celery import (
 
 from celery_delayq.testing import wait_until
 from tests.support import TIMEOUT
-from tests.support.left_out import need_rabbitmq
 from tests.support.scene import answer
+from tests.support.skips import need_rabbitmq
 
 pytestmark = pytest.mark.full
 

@@ -7,6 +7,7 @@ import threading
 import time
 from collections import defaultdict
 from datetime import datetime, timedelta, timezone
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -18,6 +19,7 @@ from celery.schedules import crontab
 
 from celery_delayq import DelayQ
 from celery_delayq.aio import AsyncDelayQ
+from celery_delayq.errors import TravelError
 from celery_delayq.integration import worker
 from celery_delayq.testing import assert_scheduled, dead_letters, drain, wait_until
 from celery_delayq.testing.travel.traveller import TimeTravel
@@ -154,6 +156,51 @@ def test_a_canvas_with_results_runs_to_its_end(
     assert [name for name, _ in runs] == ["first", "a", "second", "b"]
     assert total == [["a", "b"]]
     assert result.get(timeout=5) == ["a", "b"]
+
+
+def test_a_chord_that_is_asked_for_again_and_again_may_wait_for_long(
+    delayq_app: Celery, request: pytest.FixtureRequest, runs: Runs, tmp_path: Path
+) -> None:
+    """SQL counts no members of chords: Celery asks once a second."""
+    delayq_app.conf.result_backend = f"db+sqlite:///{tmp_path}/results.db"
+    delayq_time: TimeTravel = request.getfixturevalue("delayq_time")
+    delayq_time.most_runs = 50
+    note, total = delayq_app.tasks["note"], []
+
+    @delayq_app.task(shared=False, name="gather")
+    def gather(found: list[str]) -> None:
+        total.append(found)
+
+    chord([note.s("a"), note.s("b").set(countdown=150)])(gather.s())
+    delayq_time.travel(minutes=3)
+
+    assert (total, [*DelayQ.of(delayq_app).dead_letters()]) == ([["a", "b"]], [])
+
+
+@pytest.mark.parametrize("beside", [False, True], ids=["alone", "beside others"])
+def test_a_chord_that_never_ends_is_named(
+    delayq_app: Celery, request: pytest.FixtureRequest, runs: Runs, tmp_path: Path, beside: bool
+) -> None:
+    delayq_app.conf.result_backend = f"db+sqlite:///{tmp_path}/results.db"
+    delayq_time: TimeTravel = request.getfixturevalue("delayq_time")
+    delayq_time.most_runs = 20
+    note = delayq_app.tasks["note"]
+
+    @delayq_app.task(shared=False, name="held")
+    def held() -> None:
+        """Stand for a task that does not run."""
+
+    DelayQ.of(delayq_app).pause(task="held")
+    result = chord([note.s("a"), held.si()])(note.s())
+    if beside:  # every fifty seconds, until the call has ended
+        for seconds in range(0, 500, 50):
+            note.apply_async((str(seconds),), countdown=seconds)
+
+    text = rf"the chord {result.parent.id} with the body note was polled more than 200 times"
+    with pytest.raises(TravelError, match=rf"{text} .*most_runs = 200$"):
+        delayq_time.travel(days=30)
+
+    assert len(runs) < 20
 
 
 def test_a_task_past_its_expiry_does_not_run(

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.left_out import left_out
+from tests.support.skips import left_out
 
 pytestmark = pytest.mark.full
 

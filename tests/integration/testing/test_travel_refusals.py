@@ -76,6 +76,22 @@ def test_a_task_that_comes_each_second_without_end_is_named(
     assert len(scheduled("poll")) == 1
 
 
+def test_a_periodic_entry_that_ticks_most_is_named_and_can_be_left_out(
+    delayq_time: TimeTravel, delayq_app: Celery, runs: Runs
+) -> None:
+    delayq = DelayQ.of(delayq_app)
+    delayq_time.most_runs = 50
+    delayq.periodic.add("often: 1", 15, "note", ("tick",))
+    delayq.periodic.add("hourly", 3600, "note", ("hour",))
+
+    with pytest.raises(TravelError, match=r"entry 'often: 1' \(\d+ ticks\) by delayq.periodic.pa"):
+        delayq_time.travel(days=1)
+    delayq.periodic.pause("often: 1")
+    runs.clear()
+    delayq_time.travel(days=1)
+    assert {what for what, _ in runs} == {"hour"}
+
+
 def test_a_long_chain_runs_to_its_end_if_more_runs_are_allowed(
     delayq_time: TimeTravel, delayq_app: Celery
 ) -> None:

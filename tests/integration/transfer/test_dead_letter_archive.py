@@ -241,26 +241,28 @@ def test_only_what_died_long_enough_ago(delayq: DelayQ, database: str) -> None:
 def test_what_is_replayed_in_between_is_not_forgotten_twice(
     app: Celery, delayq: DelayQ, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ids = fill(delayq, 4)
+    ids = fill(delayq, 5)
     discard = DeadLetterStore.delete
 
-    def late(self: DeadLetterStore, queue: str, names: Any, token: str) -> Any:
+    def late(self: DeadLetterStore, queue: str, names: Any, token: str, **more: Any) -> Any:
         assert delayq.replay(ids[1], countdown=3600)
         # And one that has died again since, under the same id.
         assert delayq.replay(ids[2], countdown=3600)
         delayq.cancel(ids[2])
         self.add(queue, ids[2], "failed again", message(ids[2]))
-        return discard(self, queue, names, token)
+        # And one with other arguments: the database has the former ones only.
+        delayq.rewrite(lambda call: {"args": ["new"]} if call.id == ids[3] else None)
+        return discard(self, queue, names, token, **more)
 
     monkeypatch.setattr(DeadLetterStore, "delete", late)
     report = delayq.archive_dead(database)
 
-    assert (report.dead_letters, report.moved, report.gone) == (4, 2, 2)
+    assert (report.dead_letters, report.moved, report.gone) == (5, 2, 3)
     assert [each.id for each in delayq.entries()] == [ids[1]]
-    [again] = delayq.dead_letters()
-    assert (again.id, again.reason) == (ids[2], "failed again")
+    found = {each.id: (each.reason, each.args) for each in delayq.dead_letters()}
+    assert found == {ids[2]: ("failed again", [ids[2], ""]), ids[3]: ("it failed", ["new"])}
     rows = query(database, "SELECT id FROM dead_letters WHERE moved_at IS NULL ORDER BY id")
-    assert rows == [(ids[1],), (ids[2],)]
+    assert rows == [(ids[1],), (ids[2],), (ids[3],)]
 
 
 @pytest.mark.full

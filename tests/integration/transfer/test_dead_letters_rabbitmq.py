@@ -65,7 +65,7 @@ def test_an_archive_has_what_left_the_broker(delayq: DelayQ, tmp_path: Path) -> 
         ("replay 1 --countdown 60", "eplayed", ALL - {"1"}),
         ("replay --task shop.work --rate 100 --yes", "5 dead letters replayed", set()),
         ("purge --queue even --yes", "3 dead letters purged", {"1", "3"}),
-        ("purge --all --dry-run", "5", ALL),
+        ("purge --everything --dry-run", "5", ALL),
     ],
 )
 def test_commands(delayq: DelayQ, args: str, shown: str, left: set[str]) -> None:

@@ -77,6 +77,7 @@ def test_an_import_that_was_killed_is_completed_by_the_next(
     assert state(elsewhere) == state(delayq)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("place", ["export.jsonl", "postgresql"], indirect=True)
 def test_redis_goes_away_in_the_middle(
     app: Celery, delayq: DelayQ, elsewhere: DelayQ, through: Through, place: str

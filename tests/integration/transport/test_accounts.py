@@ -13,7 +13,7 @@ from typing import Any
 from urllib.request import urlopen
 
 import pytest
-from celery import Celery, chain, group
+from celery import Celery, chain, chord, group
 from kombu import Consumer, Queue
 from prometheus_client.parser import text_string_to_metric_families as parse
 from redis import Redis
@@ -26,7 +26,7 @@ from celery_delayq.embedded.ports import free_port
 from celery_delayq.errors import CommandRefused, NotAllowed, UniqueConflict
 from celery_delayq.metrics.catalogue import METRICS
 from celery_delayq.store.keys import Keys, Layout
-from celery_delayq.store.schedule import Store
+from celery_delayq.store.store import Store
 from celery_delayq.testing import ManagedProcess, wait_until
 from tests.integration.conftest import MakeApp, add
 from tests.support import TIMEOUT
@@ -130,7 +130,9 @@ def test_a_producer_publishes_and_can_do_nothing_else(
         app.send_task("tasks.add", (1, 2), countdown=60, queue="other")
     ran = CommandLine(app)("list")
     assert ran.code == 1
-    assert ran.err.startswith("Error: docs/accounts.md lists the rights that an account of Redis")
+    assert re.match(
+        r"Error: https://\S+/docs/accounts.md lists the rights that an account of", ran.err
+    )
 
 
 @pytest.mark.parametrize("command", ["zadd", "time", "hsetnx", "evalsha"])
@@ -326,6 +328,35 @@ def test_each_role_of_the_acl_file_does_its_work_without_a_refusal(
     for log in (dispatcher.log, exporter.log, worker.log):
         assert "docs/accounts.md" not in log
         assert "pw-" not in log
+
+
+@pytest.mark.full
+def test_results_in_the_same_redis_need_the_documented_rights(
+    account: Account, admin: Redis, make_app: MakeApp, delayq_worker: StartWorker
+) -> None:
+    line = PAGE.read_text("utf-8").partition("- A result backend in the same Redis")[2]
+    codes = re.findall(r"`([~&+][^`]+)`", line.partition("\n- ")[0])
+    more = [rule for code in codes for rule in code.split()]
+    urls = {role: account(role, *more) for role in ("worker", "producer")}
+    results = {role: url.removeprefix("delayq+") for role, url in urls.items()}
+    delayq_worker(
+        "tests.apps.delayq_tasks:app",
+        pool="solo",
+        broker_url=urls["worker"],
+        result_backend=results["worker"],
+    )
+    app = make_app(broker=urls["producer"], result_backend=results["producer"])
+    # The other tasks of this worker write their runs down where it has no rights.
+    echo = partial(app.signature, "celery.accumulate")
+
+    one = echo((1, 2)).apply_async(countdown=0.1)
+    both = group(echo((n,)) for n in range(2)).apply_async()
+    joined = chord([echo((n,)) for n in range(2)], echo()).apply_async()
+
+    assert one.get(timeout=TIMEOUT) == [1, 2]
+    assert both.get(timeout=TIMEOUT) == [[0], [1]]
+    assert joined.get(timeout=TIMEOUT) == [[[0], [1]]]
+    assert {role: refused(admin, role) for role in urls} == {"worker": set(), "producer": set()}
 
 
 @pytest.mark.full

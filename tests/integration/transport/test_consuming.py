@@ -9,7 +9,7 @@ import pytest
 from kombu import Connection, Queue
 
 from celery_delayq.errors import StoreFull
-from celery_delayq.store.schedule import Store
+from celery_delayq.store.store import Store
 from celery_delayq.testing.fixtures import RedisUnderTest
 from celery_delayq.transport.consumer import State
 from tests.apps.lease_tasks import held

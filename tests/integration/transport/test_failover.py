@@ -20,7 +20,7 @@ from celery_delayq.errors import NotReplicated
 from celery_delayq.model.limits.of_app import AppLimits
 from celery_delayq.settings import Settings
 from celery_delayq.store.keys import Keys, Layout
-from celery_delayq.store.schedule import Store
+from celery_delayq.store.store import Store
 from celery_delayq.store.stores import Stores
 from celery_delayq.testing import WorkerProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
@@ -55,7 +55,7 @@ def sentinel(servers: Servers, tmp_path: Path) -> Iterator[Sentinel]:
 
 
 @pytest.fixture(
-    params=[pytest.param(0, marks=pytest.mark.full), 1],
+    params=[0, 1],
     ids=["does not wait for the replica", "waits for the replica"],
 )
 def desk(
@@ -75,6 +75,7 @@ def desk(
     desk.close()
 
 
+@pytest.mark.full
 def test_a_failover_under_load(
     desk: Desk, servers: Servers, sentinel: Sentinel, record_property: Callable[[str, object], None]
 ) -> None:

@@ -45,7 +45,9 @@ def scene(
 
 
 @pytest.mark.parametrize("acks_late", [True, pytest.param(False, marks=pytest.mark.full)])
-@pytest.mark.parametrize("pool", ["threads", "solo", "prefork"])
+@pytest.mark.parametrize(
+    "pool", [pytest.param("threads", marks=pytest.mark.full), "solo", "prefork"]
+)
 def test_no_message_ends_a_worker_and_none_is_lost(
     scene: Foreign, pool: str, acks_late: bool
 ) -> None:

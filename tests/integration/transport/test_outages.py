@@ -250,6 +250,7 @@ def test_scripts_are_forgotten_under_load(desk: Desk) -> None:
     desk.wait_done(ids)
 
 
+@pytest.mark.full
 def test_redis_hangs_for_longer_than_a_lease_while_tasks_run(
     desk: Desk, broker: EmbeddedRedis
 ) -> None:

@@ -11,7 +11,7 @@ from celery_delayq import DelayQ
 from celery_delayq.admin.repair import check
 from celery_delayq.model.delivery import split_leased
 from celery_delayq.settings import Settings
-from celery_delayq.store.schedule import Store
+from celery_delayq.store.store import Store
 from celery_delayq.store.stores import Stores
 from tests.support.keyspace import snapshot
 

@@ -18,8 +18,8 @@ from celery import Celery
 from celery_delayq import DelayQ
 from celery_delayq.admin import accounts
 from celery_delayq.errors import PeriodicExists
-from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting.refusals import REFUSALS
+from celery_delayq.store.store import Store
 from celery_delayq.testing import WorkerProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.integration.conftest import MakeApp

@@ -13,7 +13,7 @@ from celery_delayq.dispatch.pending_changes import PendingChanges
 from celery_delayq.embedded import EmbeddedRedis
 from celery_delayq.errors import BrokerUnavailable
 from celery_delayq.store.keys import Keys, Layout
-from celery_delayq.store.schedule import Store
+from celery_delayq.store.store import Store
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.apps.ending_tasks import Desk
 from tests.support.scene import StartWorker

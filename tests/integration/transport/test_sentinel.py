@@ -20,7 +20,7 @@ from celery_delayq.embedded.ports import free_port
 from celery_delayq.testing import wait_until
 from tests.integration.conftest import MakeApp
 from tests.support import TIMEOUT
-from tests.support.late import OUR_TRANSPORT, check_it_runs, send_late, start_worker
+from tests.support.late_task import OUR_TRANSPORT, check_it_runs, send_late, start_worker
 from tests.support.scene import StartWorker
 from tests.support.sentinel import MASTER_NAME, Sentinel, replicated
 
@@ -91,6 +91,7 @@ def test_one_sentinel_may_be_down(make_app: MakeApp, watched: Watched, down: int
         send_late(app, client)
 
 
+@pytest.mark.full
 def test_publisher_and_worker_follow_the_master(
     watched: Watched, make_app: MakeApp, delayq_worker: StartWorker
 ) -> None:
@@ -118,7 +119,12 @@ def test_publisher_and_worker_follow_the_master(
 @pytest.mark.parametrize(
     ("password", "options", "error", "says"),
     [
-        (RIGHT, {"master_name": "arrivals"}, OperationalError, "No master found for 'arrivals'"),
+        (
+            RIGHT,
+            {"master_name": "arrivals"},
+            OperationalError,
+            "No master found for 'arrivals'; check master_name",
+        ),
         (RIGHT, {}, ValueError, "'master_name' transport option must be specified"),
         ("wr0ng", {"master_name": MASTER_NAME}, OperationalError, "(?i)invalid.*password"),
     ],
@@ -141,9 +147,13 @@ def test_what_leads_to_no_master_is_an_error_at_the_call(
 
 
 def test_no_sentinel_is_an_error_at_the_call(make_app: MakeApp) -> None:
-    broker = f"delayq+sentinel://127.0.0.1:{free_port()};delayq+sentinel://127.0.0.1:{free_port()}"
+    ports = (free_port(), free_port())
+    broker = ";".join(f"delayq+sentinel://127.0.0.1:{port}" for port in ports)
 
-    with pytest.raises(OperationalError, match="No master found"):
+    with pytest.raises(OperationalError, match="No master found") as refused:
         make_app(broker=broker, broker_transport_options=IMPATIENT).send_task(
             "url.add", (2, 3), countdown=60
         )
+
+    addresses = ", ".join(f"127.0.0.1:{port}" for port in ports)
+    assert str(refused.value).endswith(f"'{MASTER_NAME}'; no answer from {addresses}")

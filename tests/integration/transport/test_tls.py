@@ -22,7 +22,7 @@ from celery_delayq.store.scripting import client
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.integration.conftest import MakeApp
 from tests.support.cli import CommandLine
-from tests.support.late import OUR_TRANSPORT, check_it_runs, send_late, start_worker
+from tests.support.late_task import OUR_TRANSPORT, check_it_runs, send_late, start_worker
 from tests.support.scene import StartWorker
 from tests.support.tls import Certificates, make_certificates, tls_server_program
 

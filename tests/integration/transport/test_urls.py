@@ -18,7 +18,7 @@ from celery_delayq.testing import ProcessFailed
 from celery_delayq.testing.fixtures import RedisUnderTest
 from celery_delayq.transport import Transport
 from tests.integration.conftest import MakeApp
-from tests.support.late import OUR_TRANSPORT, check_it_runs, send_late, start_worker
+from tests.support.late_task import OUR_TRANSPORT, check_it_runs, send_late, start_worker
 from tests.support.scene import StartWorker
 
 Servers = Callable[..., EmbeddedRedis]

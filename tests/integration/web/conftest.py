@@ -11,6 +11,7 @@ from celery.schedules import crontab
 from celery_delayq import DelayQ, Limit
 from tests.integration.conftest import MakeApp
 from tests.support.dead_letters import details, message
+from tests.support.flower import page_paths
 
 
 class Scene(NamedTuple):
@@ -38,6 +39,12 @@ def prepared(scene: Scene) -> Scene:
     """The scene with what can be resumed and unset."""
     prepare(scene)
     return scene
+
+
+def paths_of(scene: Scene) -> dict[str, str]:
+    """Return the paths of all pages, and of those of objects."""
+    tasks = (scene.waiting, scene.dead)
+    return page_paths(task=tasks, entry=("digest",), limit=("stripe",))
 
 
 def scene_of(app: Celery) -> Scene:

@@ -9,31 +9,24 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from itertools import product
 from typing import Any
-from urllib.parse import quote
 
 import pytest
 
 from celery_delayq import DelayQ
-from celery_delayq.integration.context import CONTEXT_FIELD
-from celery_delayq.model.envelope import PROPERTY
 from celery_delayq.testing import wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from celery_delayq.web import site as web_site
 from celery_delayq.web.actions import ACTIONS
 from celery_delayq.web.pages import PAGES
 from tests.integration.conftest import MakeApp
-from tests.integration.web.conftest import Scene
-from tests.integration.web.test_changes import DONE, marks
+from tests.integration.web.conftest import Scene, paths_of
+from tests.integration.web.test_changes import DONE, all_of, marks
 from tests.support import TIMEOUT
-from tests.support.dead_letters import details, message
-from tests.support.flower import OPERATOR, Answer, Site, page_paths, serving_pages
+from tests.support.flower import OPERATOR, Answer, Site, serving_pages
 from tests.support.proxy import Proxy
 
 #: Seconds that a server waits for a reply of Redis, and for a page, if Redis is silent.
 REDIS_SECONDS, PAGE_SECONDS = 1.0, 2.5
-
-#: Most characters of a page.
-MAX_HTML = 400_000
 
 LARGE = "x" * 10_000_000
 
@@ -62,17 +55,6 @@ def proxy(delayq_redis: RedisUnderTest) -> Iterator[Proxy]:
         yield proxy
 
 
-def paths_of(scene: Scene) -> dict[str, str]:
-    """Return the paths of all pages, and of those of a single object."""
-    return {
-        **page_paths(scene.waiting),
-        "search": "/scheduled?argument=ada",
-        "a dead letter": f"/task/{scene.dead}",
-        "an entry": "/periodic/digest",
-        "a limit": "/limits/stripe",
-    }
-
-
 # -- a broker that is away, silent or slow
 
 
@@ -96,11 +78,11 @@ BROKERS: Mapping[str, tuple[Callable[[Proxy], Any], int, str]] = {
 
 @pytest.mark.parametrize(
     "trouble",
-    ["away", "silent", *(pytest.param(n, marks=pytest.mark.full) for n in ("late", "slow"))],
+    ["away", *(pytest.param(n, marks=pytest.mark.full) for n in ("silent", "late", "slow"))],
 )
 def test_each_page_says_what_is_wrong_with_redis_and_then_goes_on(
     serve: Callable[[str], Site],
-    scene: Scene,
+    prepared: Scene,
     proxy: Proxy,
     trouble: str,
     monkeypatch: pytest.MonkeyPatch,
@@ -110,9 +92,14 @@ def test_each_page_says_what_is_wrong_with_redis_and_then_goes_on(
         monkeypatch.setattr(web_site, "REDIS_TIMEOUT_SECONDS", REDIS_SECONDS)
         monkeypatch.setattr(web_site, "PAGE_TIMEOUT_SECONDS", PAGE_SECONDS)
     site = serve(f"delayq+redis://127.0.0.1:{proxy.port}/0")
-    paths = paths_of(scene)
+    paths = {**paths_of(prepared), "search": "/scheduled?argument=ada"}
+    person = Person(site, prepared)
+    forms = {name: person.asks(name) for name in ACTIONS}
+    before = all_of(prepared)
     with begin(proxy):
         found = together(site, paths)
+        if status != 200:  # else the changes would be made
+            found |= sent_together(site, forms)
     monkeypatch.undo()
     wait_until(
         lambda: {answer.status for answer in together(site, paths).values()} == {200},
@@ -120,12 +107,13 @@ def test_each_page_says_what_is_wrong_with_redis_and_then_goes_on(
         "all pages are there again",
     )
 
+    assert all_of(prepared) == before
     del found["health"]  # it says that Redis is away
     wrong = {name: answer for name, answer in found.items() if answer.status != status}
     assert wrong == {}
     shown = {name: answer.text for name, answer in found.items()}
     assert {n: t for n, t in shown.items() if not any(w in t for w in text.split("|"))} == {}
-    assert not any("Traceback (most" in t for n, t in shown.items() if n != "a dead letter")
+    assert not any("Traceback (most" in t for n, t in shown.items() if prepared.dead not in n)
 
 
 def together(site: Site, paths: Mapping[str, str]) -> dict[str, Answer]:
@@ -135,101 +123,17 @@ def together(site: Site, paths: Mapping[str, str]) -> dict[str, Answer]:
         return dict(zip(paths, answers, strict=True))
 
 
-# -- large values
+def sent_together(site: Site, forms: Mapping[str, tuple[str, Any]]) -> dict[str, Answer]:
+    """Send forms side by side: as questions, and with their confirmations."""
+    sent = {f"{name}, confirmed": form for name, form in forms.items()}
+    for name, (path, fields) in forms.items():
+        sent[name] = path, {n: value for n, value in fields.items() if n != "confirmed"}
+    with ThreadPoolExecutor(8) as people:
+        answers = people.map(lambda form: site.post(*form), sent.values())
+        return dict(zip(sent, answers, strict=True))
 
 
-def large_argument(delayq: DelayQ) -> str:
-    delayq.app.send_task("shop.mail", (LARGE,), {"n": LARGE}, task_id="large", countdown=60)
-    return "large"
-
-
-def large_id(delayq: DelayQ) -> str:
-    id = LARGE[:1_000_000]
-    delayq.app.send_task("shop.mail", task_id=id, countdown=60)
-    return ""
-
-
-def large_names(delayq: DelayQ) -> str:
-    name = LARGE[:1_000_000]
-    for queue in ("celery", name):
-        delayq.app.send_task(name, task_id=f"in {queue[:9]}", queue=queue, countdown=60)
-    delayq.pause(task=name)
-    delayq.store.dead_letters.add(name, "of it", "failed: x", message("of it", name), details())
-    return "in celery"
-
-
-def large_header(delayq: DelayQ) -> str:
-    delayq.app.send_task("shop.mail", task_id="large", countdown=60, headers={"argsrepr": LARGE})
-    return "large"
-
-
-def large_canvas(delayq: DelayQ) -> str:
-    mail = delayq.app.signature("shop.mail")
-    links = [mail.clone((LARGE[:20_000],)) for _ in range(500)]
-    mail.clone(("ada",)).apply_async(task_id="large", countdown=60, link=links)
-    return "large"
-
-
-def large_dead_letter(delayq: DelayQ) -> str:
-    failure = details(LARGE[:9000], message=LARGE, traceback=LARGE, worker=LARGE[:9000])
-    delayq.store.dead_letters.add(
-        "celery", "large", f"failed: {LARGE}", message("large", size=len(LARGE)), failure
-    )
-    return "large"
-
-
-def large_context(delayq: DelayQ) -> str:
-    names = {f"{number} {LARGE[:90]}": LARGE[:90] for number in range(2000)}
-    raw = json.loads(message("large"))
-    raw["properties"][PROPERTY] = {CONTEXT_FIELD: json.dumps(names)}
-    delayq.store.dead_letters.add(
-        "celery", "large", "failed: x", json.dumps(raw).encode(), details()
-    )
-    return "large"
-
-
-def many_groups(delayq: DelayQ) -> str:
-    for number in range(300):
-        failure = details(f"Error{number}{LARGE[:900]}")
-        id = f"dead-{number}"
-        delayq.store.dead_letters.add("celery", id, "failed: x", message(id), failure)
-    return "dead-0"
-
-
-def large_entry(delayq: DelayQ) -> str:
-    delayq.periodic.add("large", 60, "shop.mail", [LARGE], {"n": LARGE}, headers={"h": LARGE})
-    return "/periodic/large"
-
-
-def many_pauses(delayq: DelayQ) -> str:
-    for number in range(500):
-        delayq.pause(task=f"{number} {LARGE[:900]}")
-    return ""
-
-
-#: What makes a page large, and the id or the path of what else is looked at.
-LARGE_VALUES: Mapping[str, Callable[[DelayQ], str]] = {
-    each.__name__.replace("_", " "): each
-    for each in (
-        *(large_argument, large_id, large_names, large_header, large_canvas, large_dead_letter),
-        *(large_context, many_groups, large_entry, many_pauses),
-    )
-}
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("what", LARGE_VALUES)
-def test_no_value_makes_a_page_large(site: Site, scene: Scene, what: str) -> None:
-    more = LARGE_VALUES[what](scene.delayq)
-    paths = paths_of(scene)
-    if more:
-        paths["more"] = more if more.startswith("/") else f"/task/{quote(more)}"
-
-    found = {name: site.get(f"/delayed{path}") for name, path in paths.items()}
-
-    assert {n: a.status for n, a in found.items() if a.status != 200} == {}
-    sizes = {name: len(answer.text) for name, answer in found.items()}
-    assert {name: size for name, size in sizes.items() if size > MAX_HTML} == {}
+# -- forms
 
 
 def test_a_form_that_is_too_long_is_refused_in_a_few_lines(site: Site, scene: Scene) -> None:

@@ -12,11 +12,11 @@ import pytest
 from celery import Celery
 
 from celery_delayq import DelayQ, Outcome
-from celery_delayq.errors import DelayQError
+from celery_delayq.errors import ConfigError, DelayQError
 from celery_delayq.periodic.serialization import describe
 from celery_delayq.testing import wait_until
 from celery_delayq.web import changes
-from celery_delayq.web.actions import ACTIONS
+from celery_delayq.web.actions import ACTIONS, UNCHANGED
 from celery_delayq.web.jobs import Job
 from celery_delayq.web.query import NotFound, Query, mark_of
 from celery_delayq.web.questions import ask, job_of
@@ -235,6 +235,19 @@ def test_a_wrong_form_changes_nothing(scene: Scene, site: Site, fields: Mapping[
     assert all_of(scene) == before
 
 
+def test_arguments_that_a_task_does_not_take_change_no_entry(scene: Scene, site: Site) -> None:
+    @scene.delayq.app.task(name="shop.report", shared=False)
+    def report(number: int) -> None:
+        """Stand for the task."""
+
+    before = all_of(scene)
+
+    with pytest.raises(ConfigError, match=r"shop.report: args=\(1, 2\), .* too many"):
+        run(site, action="edit_entry", entry="digest", args="[1, 2]")
+
+    assert all_of(scene) == before
+
+
 def test_a_form_of_an_entry_that_is_sent_as_it_is_changes_nothing(scene: Scene, site: Site) -> None:
     scene.delayq.periodic.add(
         "all",
@@ -299,3 +312,10 @@ def test_a_change_of_many_can_be_stopped(app: Celery, scene: Scene, site: Site) 
     wait_until(job.finished.is_set, TIMEOUT)
     assert job.error == "It was stopped."
     assert scene.delayq.count(task="shop.bulk") > 1000
+
+
+def test_the_outcome_of_a_move_into_the_past_names_the_button(site: Site, scene: Scene) -> None:
+    job = run(site, action="move", by="-9999d", mark=marks(scene)["waiting"])
+
+    assert (job.error, job.outcomes) == ("", {Outcome.PAST: 1})
+    assert "Run now" in UNCHANGED[Outcome.PAST]

@@ -16,11 +16,11 @@ from celery import Celery
 
 from celery_delayq.testing import ManagedProcess, wait_until
 from tests.integration.conftest import MakeApp
-from tests.integration.web.conftest import Scene
+from tests.integration.web.conftest import Scene, paths_of
 from tests.integration.web.test_rights import FORMS, WRONG, stored
 from tests.support import TIMEOUT
 from tests.support.cli import CommandLine
-from tests.support.flower import APPS, OPERATOR, PASSWORDS, READER, Site, page_paths
+from tests.support.flower import APPS, OPERATOR, PASSWORDS, READER, Site
 
 WEB = [sys.executable, "-m", "celery", "-A", "flower_tasks:app", "delayq", "web", "--port", "0"]
 
@@ -60,20 +60,21 @@ def test_the_pages_are_those_of_the_tab(scene: Scene, delayq_broker_url: str) ->
             "": "Load to come",
             "/scheduled": scene.waiting,
             "/dead": scene.dead,
-            "/health": "Checked:",
+            "/health": "Checked ",
             f"/task/{scene.waiting}": "It is due at",
+            f"/task/{scene.dead}": "the card was declined",
             "/periodic": "Minutes in which several tick",
             "/periodic/digest": "every 30 minutes",
             "/limits": "100/m",
             "/limits/stripe": "No task waits for this limit.",
             "/fleet": "Dispatchers",
         }
-        assert {*page_paths(scene.waiting).values()} <= {*texts}
+        assert {*paths_of(scene).values()} <= {*texts}
         for page, shown in texts.items():
             answer = site.get(f"/delayed{page}")
             assert (answer.status, shown in answer.text) == (200, True), page
             assert 'href="/tools/delayed/scheduled"' in answer.text
-        for path in page_paths(scene.waiting).values():
+        for path in paths_of(scene).values():
             wrong = site.get(f"/delayed{path}?arg=order")
             assert (wrong.status, "no field arg here" in wrong.text) == (400, True), path
         for page in ("/periodic/none", "/limits/none"):

@@ -62,6 +62,7 @@ def test_the_tab_shows_what_waits_and_flower_leads_to_it(flower: Site, scene: Sc
     assert 'method="post"' not in overview.text
     assert "DelayQ(app, web_changes=…)" not in overview.text
     assert "Changes need a login" in overview.text
+    assert "--basic_auth" in overview.text
     assert overview.headers["X-Frame-Options"] == "DENY"
 
     for step in ("minute", "hour", "day"):

@@ -92,6 +92,43 @@ def test_an_old_run_of_a_rare_entry_is_found_by_the_index(
     assert [run.id for run in details(site, "yearly").runs] == [id]
 
 
+@pytest.mark.parametrize("looked_runs", [5, 10_000])
+def test_the_list_tells_how_each_entry_ran_last(
+    app: Celery,
+    delayq: DelayQ,
+    site: Site,
+    monkeypatch: pytest.MonkeyPatch,
+    looked_runs: int,
+) -> None:
+    monkeypatch.setattr(periodic, "LOOKED_RUNS_OF_LIST", looked_runs)
+    ids: dict[str, str] = {}
+    for name in (*NAMES, "never"):
+        delayq.periodic.add(name, 3600, "shop.mail")
+        ids[name] = delayq.periodic.run_now(name) or ""
+    delayq.periodic.add("new", 3600, "shop.mail")
+    note_runs(delayq, [*(ids[name] for name in NAMES), *(f"run-{n}" for n in range(20))])
+
+    last = {row.name: row.last_run and row.last_run.id for row in page(site).rows}
+    assert last == {**ids, "never": None, "new": None}
+    assert [row.last_run.id for row in page(site, "1").rows if row.last_run] == [ids["1"]]
+    with closing(Site(app, lambda task: task)) as hiding:
+        assert {row.last_run.reason for row in page(hiding).rows if row.last_run} == {""}
+
+
+def test_a_page_reads_the_history_once(delayq: DelayQ, site: Site) -> None:
+    delayq.periodic.add("digest", 3600, "shop.mail")
+    note_runs(delayq, [delayq.periodic.run_now("digest") or ""])
+
+    def reads(name: str) -> int:
+        client = delayq.store.client
+        client.config_resetstat()
+        (row,) = page(site, name).rows
+        assert row.last_run is not None
+        return int(client.info("commandstats")["cmdstat_xrevrange"]["calls"])
+
+    assert reads("digest") == reads("")
+
+
 def test_without_a_history_there_are_none(make_app: MakeApp, delayq: DelayQ) -> None:
     delayq.periodic.add("digest", 3600, "shop.mail")
     with closing(Site(make_app())) as site:

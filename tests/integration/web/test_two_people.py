@@ -18,6 +18,7 @@ from redis.connection import AbstractConnection
 
 from celery_delayq import Outcome
 from celery_delayq.errors import DelayQError
+from celery_delayq.model.changes.calls import WaitingCall
 from celery_delayq.testing.fixtures import RedisUnderTest
 from celery_delayq.web import changes
 from celery_delayq.web.actions import ACTIONS
@@ -33,6 +34,9 @@ MOST_CALLS = 200
 
 #: The filter of changes of all, so that they concern the task that others choose.
 ALL_OF = {"all tasks": {"task": "shop.mail"}, "all dead letters": {"queue": "celery"}}
+
+#: The second one is a program that calls our API.
+PROGRAM = "a program"
 
 #: What the second person writes where the first one writes something else.
 OTHERWISE = {
@@ -68,6 +72,9 @@ PAIRS = [
     if about(pair[0]) == about(pair[1]) and not all(ACTIONS[n].kind in ALL_OF for n in pair)
 ]
 
+#: A change with a form, and a call of a program.
+PAIRS += [pytest.param(name, PROGRAM, marks=pytest.mark.full) for name in WITH_VERSION]
+
 
 class Ending(NamedTuple):
     """Whether each of the two has changed something, and what is stored."""
@@ -99,6 +106,35 @@ class Person:
             return False
         self.knows_of_change = Outcome.CHANGED in job.unchanged
         return job.done > 0
+
+
+def rewrites(scene: Scene) -> bool:
+    """Give the waiting task and the dead letter other arguments."""
+    ids = (scene.waiting, scene.dead)
+
+    def changes(call: WaitingCall) -> dict[str, Any] | None:
+        return {"args": ["eve", 19]} if call.id in ids else None
+
+    return scene.delayq.rewrite(changes).done > 0
+
+
+#: What others change without a page, by what a form is about.
+OUTSIDE: Mapping[str, Callable[[Scene], object]] = {
+    "tasks": rewrites,
+    "dead letters": rewrites,
+    "entry": lambda scene: scene.delayq.periodic.update("digest", args=("eve",)),
+    "limit": lambda scene: scene.delayq.limits.set("stripe", rate="7/m"),
+}
+
+
+class Program(NamedTuple):
+    """Changes what a form is about by a call."""
+
+    scene: Scene
+    change: Callable[[Scene], object]
+
+    def makes(self) -> bool:
+        return bool(self.change(self.scene))
 
 
 @contextmanager
@@ -137,7 +173,7 @@ def stored(scene: Scene) -> Mapping[str, Any]:
 def test_who_comes_between_comes_before_or_after(
     make_app: MakeApp, delayq_redis: RedisUnderTest, tmp_path: Path, first: str, second: str
 ) -> None:
-    def begin(stack: ExitStack) -> tuple[Scene, Person, Person]:
+    def begin(stack: ExitStack) -> tuple[Scene, Person, Person | Program]:
         delayq_redis.client.flushall()
         archive = f"sqlite:///{tmp_path}/{len([*tmp_path.iterdir()])}.db"
         app = make_app(broker_transport_options={"delayq": {"dead_letters_archive": archive}})
@@ -145,8 +181,9 @@ def test_who_comes_between_comes_before_or_after(
         prepare(scene)
         sites = [stack.enter_context(closing(Site(app))) for _ in range(2)]
         one = Person(sites[0], scene, first, {})
-        other = Person(sites[1], scene, second, OTHERWISE.get(second, {}))
-        return scene, one, other
+        if second == PROGRAM:
+            return scene, one, Program(scene, OUTSIDE[about(first)])
+        return scene, one, Person(sites[1], scene, second, OTHERWISE.get(second, {}))
 
     def in_turn(is_reversed: bool) -> Ending:
         with ExitStack() as stack:

@@ -3,24 +3,34 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing
+from datetime import datetime, timedelta, timezone
+from html import unescape
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from celery import Celery
 
-from celery_delayq import Limit
+from celery_delayq import DelayQ, Filter, Limit
+from celery_delayq.testing import wait_until
 from celery_delayq.web.actions import ACTIONS
 from celery_delayq.web.pages import dead, scheduled
 from celery_delayq.web.query import Query
 from celery_delayq.web.questions import ask
 from celery_delayq.web.site import Site
+from tests.integration.conftest import MakeApp
 from tests.integration.web.conftest import Scene
 from tests.integration.web.test_changes import DONE, marks, run
 from tests.integration.web.test_without_scripts import Page, Reader
 from tests.integration.web.test_without_scripts import reader as reader
+from tests.support import TIMEOUT
 from tests.support.dead_letters import details, message
+from tests.support.flower import OPERATOR, serving_pages
+
+#: Buttons of forms that are saved.
+EDITING = ("Edit…", "Change…")
 
 #: Forms that begin with what is there.
 EDITED = ("edit", "edit_entry", "set_limit")
@@ -65,6 +75,21 @@ def test_a_question_names_what_it_changes(prepared: Scene, site: Site, name: str
     assert bool(question.samples or question.notes) is (action.kind != "entry")
     if name in EDITED:
         assert any(question.values.values())
+
+
+@pytest.mark.parametrize("name", ACTIONS)
+def test_a_question_has_the_focus_where_enter_destroys_nothing(
+    prepared: Scene, reader: Reader, name: str
+) -> None:
+    fields = {each: texts[0] for each, texts in form_of(prepared, name).values.items()}
+    fields |= dict.fromkeys(ACTIONS[name].fields, "")
+    answer = reader.site.post("/delayed/change", {**fields, "_xsrf": reader.site.token()})
+
+    (focused,) = re.findall(r"<(\w+) [^>]*autofocus>", answer.text)
+    if ACTIONS[name].fields:
+        assert focused in ("input", "textarea")
+    else:
+        assert focused == ("a" if ACTIONS[name].is_dangerous else "button")
 
 
 @pytest.mark.parametrize("name", ACTIONS)
@@ -165,12 +190,12 @@ def test_a_form_comes_again_with_what_was_typed(reader: Reader, scene: Scene) ->
 @pytest.mark.full
 @pytest.mark.parametrize("path", ["scheduled?due_from", "dead?died_from"])
 def test_a_wrong_search_comes_again(reader: Reader, path: str) -> None:
-    answer = reader.site.get(f"/delayed/{path}=tomorrow")
+    answer = reader.site.get(f"/delayed/{path}=soon")
 
     assert answer.status == 400
     page = Page(answer.text)
     assert "expected a time" in page.text
-    assert (path.partition("?")[2], "tomorrow") in page.forms[0].fields
+    assert (path.partition("?")[2], "soon") in page.forms[0].fields
 
 
 @pytest.mark.full
@@ -208,6 +233,40 @@ def test_a_way_back_leads_where_the_form_was(reader: Reader, scene: Scene) -> No
         assert "example.org" not in answer.text
 
 
+def test_a_task_of_a_paused_queue_leads_to_its_resume(reader: Reader, scene: Scene) -> None:
+    path = f"/delayed/task/{scene.elsewhere}"
+    reader.opens(path)
+    assert "Resume queue" not in reader.page.text
+
+    scene.delayq.pause(queue="slow")
+    reader.opens(path)
+    reader.sends("Resume queue slow…")
+    reader.changes("Resume queue slow")
+    assert re.findall(r"<(\w+) [^>]*autofocus>", reader.page.html) == ["a"]
+    reader.follows("See it")
+    assert not scene.delayq.paused().queues
+
+
+@pytest.mark.parametrize("paused", [{"other"}, {"slow"}, {"slow", "other"}])
+def test_a_task_in_two_queues_leads_to_the_resume_of_each(
+    app: Celery, reader: Reader, scene: Scene, paused: set[str]
+) -> None:
+    for countdown, queue in ((60, "slow"), (120, "other")):
+        app.send_task("shop.mail", task_id="both", queue=queue, countdown=countdown)
+    for queue in paused:
+        scene.delayq.pause(queue=queue)
+
+    reader.opens("/delayed/task/both")
+    texts = {text for form in reader.page.forms for text in form.buttons}
+    found = {text for text in texts if text.startswith("Resume queue")}
+    assert found == {f"Resume queue {queue}…" for queue in paused}
+    for queue in paused:
+        reader.opens("/delayed/task/both")
+        reader.sends(f"Resume queue {queue}…")
+        reader.changes(f"Resume queue {queue}")
+    assert not scene.delayq.paused().queues
+
+
 # -- what is found
 
 
@@ -221,7 +280,12 @@ SEARCHES = {
     "customer=c-4": True,
     "customer=c-4 ada": True,
     "customer=4": False,
+    "customer=c-": False,
+    "customer=C-4": False,
+    "customer": True,
+    "CUSTOMER": True,
     "order=417": True,
+    "order=41": False,
     "{'customer': 'c-4'": True,
     "=": False,
 }
@@ -240,6 +304,74 @@ def test_a_search_takes_words(app: Celery, scene: Scene, site: Site, text: str) 
     assert ([row.task.id for row in view.rows] == ["bill"]) is SEARCHES[text]
     assert ([row.dead.id for row in found.rows] == ["bill"]) is SEARCHES[text]
     assert (view.found, found.read) == (SEARCHES[text], SEARCHES[text])
+
+
+def test_a_search_knows_the_names_of_positional_arguments(
+    app: Celery, delayq: DelayQ, scene: Scene, site: Site
+) -> None:
+    @app.task(name="shop.pay", shared=False)
+    def pay(order: int, customer: str, *more: str) -> None: ...
+
+    @app.task(name="shop.move", shared=False)
+    def move(order: int, customer: str) -> None: ...
+
+    pay.apply_async((1, "c-4"), task_id="place", countdown=60)
+    pay.apply_async((2,), {"customer": "c-4"}, task_id="keyword", countdown=61)
+    pay.apply_async((3, "c-5", "c-4"), task_id="other place", countdown=62)
+    move.apply_async((4, "c-4"), task_id="other task", countdown=63)
+    move.apply_async((5, "c-4"), task_id="hidden", countdown=64, argsrepr="(5, ***)")
+    app.send_task("shop.unknown", (6, "c-4"), task_id="unknown", countdown=65)
+    body = message("c-4", "shop.swap", argsrepr="('c-4', '')")
+    delayq.store.dead_letters.add("celery", "dead", "failed", body, details())
+
+    @app.task(name="shop.swap", shared=False)
+    def swap(customer: str, note: str) -> None: ...
+
+    found = [row.task.id for row in table(site, argument="customer=c-4").rows]
+    assert found == ["place", "keyword", "other task"]
+    dead_letters = dead.read(site, query_of(argument="customer=c-4"))
+    assert [row.dead.id for row in dead_letters.rows] == ["dead"]
+
+
+#: Texts in which a sender hides the second of the arguments ``("ada", VALUE)``, or none.
+OWN_TEXTS = {"(***, 4112)": False, "('ada', '4112')": False, "(...)": False, "": True}
+
+
+@pytest.mark.parametrize("text", OWN_TEXTS)
+def test_a_search_confirms_no_hidden_argument(
+    app: Celery, scene: Scene, site: Site, text: str
+) -> None:
+    @app.task(name="shop.card", shared=False)
+    def card(owner: str, pin: object, **more: object) -> None: ...
+
+    values = (4, 41, True, 1, "", "4", "x" * 5000)
+    own = {"argsrepr": text, "kwargsrepr": "{...}"} if text else {}
+    for number, value in enumerate(values):
+        options = {"task_id": f"card {number}", "countdown": 60, **own}
+        card.apply_async(("ada", value), {"code": value}, **options)
+
+    for number, value in enumerate(values):
+        for words in (f"pin={value}", f"code={value}", f"'code': {value!r}"):
+            found = {row.task.id for row in table(site, argument=words, task="shop.card").rows}
+            assert (f"card {number}" in found) is OWN_TEXTS[text], words
+
+
+@pytest.mark.parametrize(("state", "typed"), [("held", ""), ("held", "tomorrow"), ("", "tomorrow")])
+def test_a_search_shows_the_time_that_was_typed(
+    reader: Reader, scene: Scene, state: str, typed: str
+) -> None:
+    reader.opens(f"/delayed/scheduled?state={state}&due_to={typed}")
+
+    [(_, read)] = re.findall(r'name="(due_to)"[^>]*>(?:<small[^>]*>([^<]+)<)?', reader.page.html)
+    tomorrow = utc_now() + timedelta(days=1)
+    assert read == (f"{tomorrow:%Y-%m-%d} 00:00:00" if typed else "")
+
+
+def test_an_unknown_state_is_refused(reader: Reader, scene: Scene) -> None:
+    answer = reader.site.get("/delayed/scheduled?state=foo")
+
+    assert answer.status == 400
+    assert "expected held, held_by_limit, overdue" in Page(answer.text).text
 
 
 def test_a_late_hit_can_be_ticked(
@@ -279,6 +411,48 @@ def test_tasks_of_a_limit_and_held_ones_are_found(app: Celery, scene: Scene, sit
     assert table(site, state="overdue").rows == []
 
 
+#: What pauses beside a limit.
+PAUSES: Mapping[str, Mapping[str, str]] = {
+    "nothing": {},
+    "the queue": {"queue": "celery"},
+    "the task": {"task": "shop.sms"},
+}
+
+
+def utc_now() -> datetime:
+    return datetime.now(timezone.utc)
+
+
+@pytest.mark.parametrize("paused", PAUSES)
+@pytest.mark.parametrize("is_first", [True, False], ids=["before", "after"])
+def test_the_number_of_a_limit_leads_to_what_it_holds(
+    app: Celery, reader: Reader, scene: Scene, paused: str, is_first: bool
+) -> None:
+    @app.task(name="shop.sms", limit=Limit("sms", rate="1/h", key="{0}"), shared=False)
+    def sms(customer: str) -> None: ...
+
+    delayq, store = scene.delayq, scene.delayq.store
+    store.task_limits.announce({"sms": sms.limit.definition.text})
+    store.register("celery")
+    if PAUSES[paused] and is_first:
+        delayq.pause(**PAUSES[paused])
+    for number in range(3):
+        sms.apply_async(("c-1",), task_id=f"sms {number}", countdown=0.001)
+    app.send_task("shop.report", countdown=0.001)
+    wait_until(lambda: delayq.count(Filter(due_to=utc_now())) == 4, timeout=TIMEOUT)
+    store.promote("celery", store.layout, 100)
+    if PAUSES[paused] and not is_first:
+        delayq.pause(**PAUSES[paused])
+
+    held = delayq.limits.get("sms").held
+    assert held == (0 if PAUSES[paused] and is_first else 3)
+    for path in ("", "/limits", "/limits/sms"):
+        html = reader.site.get(f"/delayed{path}").text
+        found = {unescape(url) for url in re.findall(r'href="([^"]+limit=sms[^"]*)"', html)}
+        assert bool(found) is bool(held)
+        assert {counted_on(reader.site.get(url).text) for url in found} <= {held}
+
+
 @pytest.mark.full
 def test_a_name_that_nothing_has_is_asked_about(reader: Reader, scene: Scene) -> None:
     for page in ("scheduled", "dead"):
@@ -290,15 +464,117 @@ def test_a_name_that_nothing_has_is_asked_about(reader: Reader, scene: Scene) ->
                 assert f"task={known}" in reader.page.links[known]
 
 
+#: Numbers that lead nowhere: nothing lists what they count. The page says why.
+UNLISTED = {"Ready", "Oldest", "In/min", "Out/min", "In use", "Rate", "At the same time"}
+
+
+def counted_on(html: str) -> int:
+    """Return how many tasks, dead letters or messages a page says that it lists."""
+    text = " ".join(Page(html).text.split())
+    if "Processes with leases" in text:
+        return sum(map(int, re.findall(r"<th [^>]*dq-code[^<]*</th><td>(\d+)</td>", html)))
+    if "Nothing that is scheduled matches." in text:
+        return 0
+    # What matches comes first: a search also says how many tasks there are.
+    texts = (r"([\d,]+) match(?:es)?[ .,]", r"([\d,]+) in all\.", r"([\d,]+) tasks?[.,]")
+    found = next(match for each in texts if (match := re.search(each, text)))
+    return int(found[1].replace(",", ""))
+
+
 @pytest.mark.full
-def test_numbers_lead_to_what_they_count(reader: Reader, scene: Scene) -> None:
-    reader.opens("/delayed")
-    links = {*reader.page.links.values()}
-    for each in ("/delayed/scheduled", "/delayed/scheduled?state=held", "/delayed/dead"):
-        assert each in links
-    assert "/delayed/limits/stripe" in links
-    reader.opens("/delayed/limits")
-    assert "/delayed/scheduled?limit=stripe&state=held" in {*reader.page.links.values()}
+def test_each_number_leads_to_what_it_counts(app: Celery, reader: Reader, scene: Scene) -> None:
+    app.send_task("shop.mail", countdown=0.001, task_id="late")
+    app.send_task("shop.mail", countdown=0.001, queue="slow")
+    scene.delayq.pause(queue="slow")
+    assert scene.delayq.store.leases.acquire("celery", "me", 30.0, "1", 1, has_limits=True).messages
+    html = reader.site.get("/delayed").text
+
+    links = re.findall(r'<a href="([^"]+)">([\d,]+)</a>', html)
+    wrong = {
+        (url, number)
+        for url, number in links
+        if int(number) != counted_on(reader.site.get(unescape(url)).text)
+    }
+    assert wrong == set()
+    places = {urlsplit(unescape(url)).path for url, _ in links}
+    assert places >= {f"/delayed/{name}" for name in ("scheduled", "dead", "fleet")}
+    cells = re.findall(r'<td data-title="([^"]+)"[^>]*>([\d,.]+)</td>', html)
+    tiles = re.findall(r"<dt>([^<]+)</dt><dd>([\d,]+)</dd>", html)
+    assert {title for title, number in cells + tiles if number != "0"} <= UNLISTED
+    assert "so there is no list" in html
+
+
+#: A field that a page marks as wrong.
+MARKED_FIELD = re.compile(r'name="(\w+)"[^>]* aria-invalid="true" aria-describedby="dq-error"')
+
+#: Forms with a wrong value: page, button, field and value.
+WRONG_VALUES = [
+    ("task/mail-17", "Edit…", "args", "{"),
+    ("task/mail-17", "Edit…", "kwargs", "[]"),
+    ("task/mail-17", "Edit…", "priority", "high"),
+    ("task/mail-17", "Edit…", "expires", "soon"),
+    ("task/mail-17", "Move…", "by", "soon"),
+    ("task/mail-17", "Move…", "when", "soon"),
+    ("task/mail-3", "Replay…", "when", "soon"),
+    ("task/mail-3", "Replay…", "args", "7"),
+    ("dead", "Replay all…", "rate", "fast"),
+    ("dead", "Replay all…", "rate", "-1"),
+    ("periodic/digest", "Edit…", "schedule", "soon"),
+    ("limits/stripe", "Change…", "limit_rate", "often"),
+    ("limits/stripe", "Change…", "limit_rate", "0/m"),
+    ("limits/stripe", "Change…", "burst", "0"),
+    ("limits/stripe", "Change…", "burst", "many"),
+    ("limits/stripe", "Change…", "concurrency", "0"),
+]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(("path", "button", "name", "value"), WRONG_VALUES)
+def test_an_error_stands_beside_its_field(
+    reader: Reader, scene: Scene, path: str, button: str, name: str, value: str
+) -> None:
+    reader.opens(f"/delayed/{path}")
+    reader.sends(button)
+    saving = "Save" if button in EDITING else button.split()[0].removesuffix("…")
+    reader.sends(saving, status=400, **{name: value})
+
+    html = reader.page.html
+    assert MARKED_FIELD.findall(html) == [name]
+    assert f'<a href="#dq-field-{name}">' in html
+    [error] = re.findall(r'id="dq-error">([^<]+)<', html)
+    assert "expected" in error
+    assert name in {each for form in reader.page.forms for each, text in form.fields if text}
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("given", "marked"),
+    [
+        # Whatever a value contains, it is the arguments that do not fit.
+        ({"kwargs": '{"to": "ada", "also": "queue=x, priority=3"}'}, ["args", "kwargs"]),
+        ({"args": '["ada", 17, "kwargs="]'}, ["args", "kwargs"]),
+        ({"args": '"priority=3"'}, ["args"]),
+        ({"priority": "args=1, kwargs=2"}, ["priority"]),
+    ],
+)
+def test_an_error_about_a_call_stands_beside_its_arguments(
+    scene: Scene, make_app: MakeApp, given: dict[str, str], marked: list[str]
+) -> None:
+    app = make_app(extension=False, broker=scene.delayq.app.conf.broker_url)
+    DelayQ(app, web_changes=lambda user, _: user == OPERATOR)
+
+    @app.task(name="shop.mail", shared=False)
+    def mail(to: str, number: int) -> None:
+        """Stand for any task with arguments."""
+
+    with serving_pages(app) as site:
+        reader = Reader(site)
+        reader.opens("/delayed/task/mail-17")
+        reader.sends("Edit…")
+        reader.sends("Save", status=400, **given)
+
+    assert MARKED_FIELD.findall(reader.page.html) == marked
+    assert re.findall(r'<a href="#dq-field-(\w+)">', reader.page.html) == marked
 
 
 @pytest.mark.full
@@ -306,7 +582,7 @@ def test_a_filtered_list_counts_what_matches(reader: Reader, scene: Scene) -> No
     store = scene.delayq.store.dead_letters
     store.add("slow", "other", "failed", message("other"), details())
     reader.opens("/delayed/dead?queue=slow")
-    assert "1 matches, of 2 dead letters in all" in " ".join(reader.page.text.split())
+    assert "1 match, of 2 dead letters in all" in " ".join(reader.page.text.split())
 
 
 #: Texts that a page or a question has in this order.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from celery_delayq.model.envelope import Entry
-from celery_delayq.model.lookup import Name
+from celery_delayq.model.script_values import Name
 from celery_delayq.store import control
 from celery_delayq.store.keys import Layout
 from tests.lua.bench import (

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from celery_delayq.model.envelope import Entry
-from celery_delayq.model.lookup import Location, Name
+from celery_delayq.model.script_values import Location, Name
 from celery_delayq.store import control
 from tests.lua.bench import FAR, QUEUE, Bench, Calls, entry, labelled
 

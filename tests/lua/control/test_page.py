@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from celery_delayq.model.envelope import Due
-from celery_delayq.model.lookup import (
+from celery_delayq.model.script_values import (
     PAUSED_OFFSET_MS,
     EntryCondition,
     FoundPage,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from celery_delayq.model.envelope import Due, Entry
-from celery_delayq.model.lookup import Name, StatusCode
+from celery_delayq.model.script_values import Name, StatusCode
 from tests.lua.bench import (
     FAR,
     QUEUE,

@@ -9,7 +9,7 @@ import pytest
 
 from celery_delayq.errors import StoreFull
 from celery_delayq.model.envelope import Due, Entry, Record
-from celery_delayq.model.lookup import StatusCode, Swap
+from celery_delayq.model.script_values import StatusCode, Swap
 from tests.lua.bench import (
     FAR,
     QUEUE,

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from celery_delayq.store.dead_letters import digest_of, read_codes
 from tests.lua.bench import QUEUE, REGISTERED, Bench, Calls, repeating
 from tests.lua.dead_letters import DETAILS, DIED, dead, dead_letters_left, seed
 
@@ -39,6 +42,22 @@ def test_what_does_not_say_when_it_died_is_meant_all_the_same(store: Bench) -> N
 
     assert store.dead_letters.delete(QUEUE, [("a", 0)]) == ["d"]
     assert store.state() == REGISTERED
+
+
+@pytest.mark.parametrize("more", [b"", b"longer"], ids=["as long", "longer"])
+def test_with_digests_one_with_another_message_than_was_read_stays(
+    store: Bench, more: bytes
+) -> None:
+    seed(store, "a", "b")
+    digests = [digest_of(store.client.hget("{q}:dead", id)) for id in "ab"]
+    store.client.hset("{q}:dead", "a", store.client.hget("{q}:dead", "b") + more)
+
+    call = store.dead_letters.delete_call(
+        QUEUE, [("a", DIED), ("b", DIED + 1)], "t", digests=digests
+    )
+
+    assert read_codes(store.run(call)) == ["c", "d"]
+    assert dead_letters_left(store) == {"a"}
 
 
 def test_no_dead_letters_are_no_call(store: Bench) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from celery_delayq.store.dead_letters import Replay
+from celery_delayq.store.dead_letters import Replay, digest_of
 from celery_delayq.store.keys import Layout
 from tests.lua.bench import (
     ENTRY,
@@ -29,7 +29,9 @@ from tests.lua.uniques import KEY, owned, run_all, where_it_is
 SCRIPT_CALLS: Calls = {
     "deadletters/replay": (
         lambda s: s.run(
-            s.dead_letters.replay_call("p", "q", Layout(), [Replay("id", 5, ENTRY)], "token")
+            s.dead_letters.replay_call(
+                "p", "q", Layout(), [Replay("id", 5, ENTRY, digest_of(b""))], "token"
+            )
         ),
         b"d",
     ),
@@ -57,6 +59,26 @@ def test_one_that_is_to_run_later_is_scheduled(store: Bench) -> None:
 
     assert replay(store, ("a", DIED, one), ("b", DIED + 1, two)) == ["d", "d"]
     assert store.state() == as_scheduled(one, two)
+
+
+@pytest.mark.parametrize("more", [b"", b"longer"], ids=["as long", "longer"])
+def test_one_with_another_message_than_was_read_stays(store: Bench, more: bytes) -> None:
+    seed(store, "a", "b", "c")
+    read = {id: digest_of(store.client.hget("{q}:dead", id)) for id in "ab"}
+    store.client.hset("{q}:dead", "a", store.client.hget("{q}:dead", "b") + more)
+    one, two = labelled("a", 0), labelled("b", FAR)
+
+    codes = replay(store, ("a", DIED, one, read["a"]), ("b", DIED + 1, two, read["b"]))
+
+    assert codes == ["c", "d"]
+    assert dead_letters_left(store) == {"a", "c"}
+
+
+def test_without_a_digest_none_is_replayed(store: Bench) -> None:
+    seed(store, "a")
+
+    assert replay(store, ("a", DIED, labelled("a", 0), "")) == ["c"]
+    assert dead_letters_left(store) == {"a"}
 
 
 def test_a_countdown_counts_from_redis_clock(store: Bench) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from celery_delayq.model.lookup import Swap
+from celery_delayq.model.script_values import Swap
 from tests.lua.bench import QUEUE, Bench, Calls, repeating
 from tests.lua.dead_letters import seed
 

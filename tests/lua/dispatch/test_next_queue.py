@@ -9,7 +9,7 @@ from celery_delayq.store.keys import Layout
 from celery_delayq.store.scripting import scripts
 from tests.lua.bench import DEFAULT, FAR, QUEUE, Bench, Calls, entry, labelled
 from tests.support import TIMEOUT
-from tests.support.model_clock import CLOCK, set_clock_back
+from tests.support.lease_time import CLOCK, set_clock_back
 
 #: One call of each script here, and a reply to it.
 SCRIPT_CALLS: Calls = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from celery_delayq.model.envelope import Due
-from celery_delayq.model.lookup import PAUSED_OFFSET_MS
+from celery_delayq.model.script_values import PAUSED_OFFSET_MS
 from celery_delayq.store.keys import Layout
 from tests.lua.bench import (
     FAR,

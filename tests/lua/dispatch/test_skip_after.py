@@ -75,7 +75,7 @@ def test_what_was_cancelled_is_not_dead_for_being_late(store: Bench) -> None:
     assert store.state() == REGISTERED
 
 
-def test_what_came_back_late_is_dead(store: Bench) -> None:
+def test_a_late_one_leaves_no_count_of_its_deliveries(store: Bench) -> None:
     store.make_ready(labelled("a", skip_after=1000), due_ms=store.now_ms())
     store.acquire()
     store.pass_time()
@@ -85,6 +85,17 @@ def test_what_came_back_late_is_dead(store: Bench) -> None:
     assert store.acquire("2").messages == []
     assert [dead_letter.id for dead_letter in store.dead_letters.all(QUEUE)] == ["a"]
     assert "{q}:deliveries" not in store.state()
+
+
+def test_what_was_taken_in_time_is_not_late_when_it_comes_back(store: Bench) -> None:
+    store.make_ready(labelled("a", skip_after=1000), due_ms=store.now_ms())
+    store.acquire()
+    store.pass_time()
+    store.reclaim_expired()
+
+    # Without a due it is never late.
+    assert store.state()["{q}:ready_index"] == {b"a": b"n-a 0 - tasks.t"}
+    assert len(store.acquire("2").messages) == 1
 
 
 def test_what_is_to_be_delivered_alone_may_be_late_too(store: Bench) -> None:

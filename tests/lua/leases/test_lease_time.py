@@ -8,7 +8,7 @@ import pytest
 from redis import Redis
 
 from tests.lua.bench import FAR, LEASE, QUEUE, Bench
-from tests.support.model_clock import CLOCK, go_unwatched, set_clock_back
+from tests.support.lease_time import CLOCK, go_unwatched, set_clock_back
 
 MAX_GAP = 200.0
 

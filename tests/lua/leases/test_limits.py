@@ -11,7 +11,7 @@ import pytest
 from celery_delayq.store.leases import AcquireReply
 from celery_delayq.testing import wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
-from tests.lua.bench import DEFAULT, FAR, Bench, bench, labelled
+from tests.lua.bench import DEFAULT, FAR, Bench, bench, labelled, message_of
 
 #: µs of an interval that does not pass in a test.
 HOUR = 3_600_000_000
@@ -127,6 +127,28 @@ def test_tasks_without_a_limit_pass_those_that_are_held(store: Bench) -> None:
     store.put(labelled("free", 0))
 
     assert ids(store.acquire("1")) == ["a", "free"]
+
+
+@pytest.mark.parametrize("priority", [0, 3])
+@pytest.mark.parametrize("sent", ["together", "one by one", "by a stock producer"])
+def test_a_lane_is_in_order_of_arrival(store: Bench, sent: str, priority: int) -> None:
+    """Many arrive in one ms, and the order of their ids is another one."""
+    store.define_limit(concurrency=1)
+    send(store, "first", priority=priority)
+    assert ids(store.acquire("1")) == ["first"]
+    names = [f"{n:02}" for n in range(60)][::-1]
+    entries = [labelled(name, 0, lane="api:", priority=priority) for name in names]
+    if sent == "together":
+        store.put(*entries)
+    elif sent == "one by one":
+        send(store, *names, priority=priority)
+    else:
+        store.push(*map(message_of, entries), step=priority)
+        assert ids(store.acquire("2")) == []  # all are held now
+    store.define_limit()
+    store.ack("1:1")
+
+    assert ids(store.acquire("3", len(names))) == names
 
 
 @pytest.mark.parametrize("fair", [False, True])

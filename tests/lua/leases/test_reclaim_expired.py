@@ -9,7 +9,7 @@ import pytest
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.leases import Reclaimed
 from tests.lua.bench import FAR, LEASE, QUEUE, Bench, Calls, bodies, counts, entry
-from tests.support.model_clock import go_unwatched
+from tests.support.lease_time import go_unwatched
 
 #: One call of each script here, and a reply to it.
 SCRIPT_CALLS: Calls = {

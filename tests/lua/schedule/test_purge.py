@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from celery_delayq.store import schedule
+from celery_delayq.store import store as store_module
 from tests.lua.bench import FAR, LAYOUT, QUEUE, Bench, Calls, entry, labelled
 
 #: One call of each script here, and a reply to it.
@@ -96,7 +96,7 @@ def test_unique_keys_of_what_processes_hold_stay_however_much_that_is(
     store: Bench, monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
     """All other keys go, also with more than one call."""
-    monkeypatch.setattr(schedule, "PURGE_MESSAGES", most)
+    monkeypatch.setattr(store_module, "PURGE_MESSAGES", most)
     store.make_ready(labelled("held", unique="dheld"), labelled("held", message_id="second"))
     store.acquire()
     store.make_ready(labelled("ready", unique="dready"), labelled("ready", message_id="second"))

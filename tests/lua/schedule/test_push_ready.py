@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from celery_delayq.store.schedule import Store
+import pytest
+
+from celery_delayq.store.store import Store
 from tests.lua.bench import Bench, Calls, bodies
 
 
@@ -33,6 +35,21 @@ def test_messages_go_to_their_lists_behind_what_is_there(store: Bench) -> None:
         "q\x06\x169": [b"b"],
         "{q}:wake": [b""],
     }
+
+
+@pytest.mark.parametrize("tasks", ["none", "before", "among them"])
+def test_a_queue_of_replies_has_no_counters(store: Bench, tasks: str) -> None:
+    """Who answers cannot know that the queue is temporary: its counters would stay for good."""
+    if tasks == "before":
+        store.push(b"task")
+    call = store.ready_call("q")
+    call.add(0, b"reply", False)
+    call.add(0, b"another", tasks == "among them")
+    assert store.run(call) == 2
+
+    pushed = {"none": None, "before": b"3", "among them": b"2"}[tasks]
+    assert store.client.hget("{q}:totals", "pushed") == pushed
+    assert store.client.exists("{q}:totals") == (pushed is not None)
 
 
 def test_a_repeat_pushes_again(store: Bench) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from celery_delayq.model.totals import Totals
-from celery_delayq.store.schedule import Store
+from celery_delayq.store.store import Store
 from tests.lua.bench import DEFAULT, QUEUE, Bench
 from tests.support.totals import present_by, totals_of
 

@@ -6,7 +6,7 @@ from uuid import uuid4
 
 import pytest
 
-from celery_delayq.store.dead_letters import Replay
+from celery_delayq.store.dead_letters import Replay, digest_of
 from celery_delayq.store.repair_tracking import Tracked
 from tests.lua.bench import DEFAULT, FAR, QUEUE, Bench, labelled, message_of
 from tests.lua.totals.counting import MESSAGE, Counting, counted
@@ -110,7 +110,7 @@ def test_a_replayed_dead_letter_is_present_again(twice: Bench, new: Counting, du
     [dead] = twice.dead_letters.all(QUEUE)
     new()
 
-    replay = Replay(dead.id, dead.died_ms, labelled("a", due))
+    replay = Replay(dead.id, dead.died_ms, labelled("a", due), digest_of(dead.data))
     twice.run(twice.dead_letters.replay_call(QUEUE, OTHER, DEFAULT, [replay], "token"))
 
     assert new() == {}

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from celery_delayq.store.dead_letters import Replay
+from celery_delayq.store.dead_letters import Replay, digest_of
 from celery_delayq.store.periodic import EntryTicks, EntryWrite
 from celery_delayq.store.scripting.replies import Unacked
 from tests.lua.bench import DEFAULT, FAR, QUEUE, Bench, labelled, repeating
@@ -111,7 +111,7 @@ class Walk:
 
     def replay(self) -> None:
         for dead in self.store.dead_letters.all(QUEUE):
-            some = [Replay(dead.id, dead.died_ms, self.new())]
+            some = [Replay(dead.id, dead.died_ms, self.new(), digest_of(dead.data))]
             token = f"t{next(self.numbers)}"
             self.store.run(self.store.dead_letters.replay_call(QUEUE, QUEUE, DEFAULT, some, token))
 

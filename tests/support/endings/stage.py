@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import os
 import signal
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -19,7 +20,7 @@ from celery_delayq.dispatch.dispatcher import Dispatcher
 from celery_delayq.embedded import EmbeddedRedis
 from celery_delayq.model.dead_letter import DeadLetterRecord
 from celery_delayq.settings import Settings
-from celery_delayq.store.schedule import Store
+from celery_delayq.store.store import Store
 from celery_delayq.testing import WorkerProcess, wait_until
 from tests.support import TIMEOUT
 from tests.support.brokers import Broker, OnRabbitMQ
@@ -304,20 +305,21 @@ class Stage(LedgerDesk):
                 or control.mailbox.unclaimed
             ),
             TIMEOUT,
-            lambda: f"a reply to revoke; {self._subscribed_and_stacks()}",
+            lambda: f"a reply to revoke; {self.redis.pubsub_numpat()} listen; {self.stacks()}",
         )
 
-    def _subscribed_and_stacks(self) -> str:
-        """Return whether workers are subscribed to remote control, and their threads' stacks."""
-        subscribed = self.redis.pubsub_numpat()
-        before = [len(worker.log) for worker in self.workers]
-        for worker in self.workers:
+    def stacks(self) -> str:
+        """Return the ends of the logs, with the stacks of the workers and of prefork's children."""
+        logs = [(worker, len(worker.log)) for worker in self.workers if worker.running]
+        for worker, _ in logs:
+            if self.world.pool == "prefork":
+                for pid in worker.child_pids():
+                    with suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGUSR2)  # `tests.apps.log_stacks`
             worker.send_signal(signal.SIGUSR1)  # Celery then logs the stacks
-        logs = [*zip(self.workers, before, strict=True)]
         with suppress(TimeoutError):
             wait_until(lambda: all("LOCAL VARIABLES" in w.log[n:] for w, n in logs), TIMEOUT)
-        ends_of_logs = "\n".join(worker.log[-20_000:] for worker in self.workers)
-        return f"{subscribed} pattern subscriptions; {ends_of_logs}"
+        return "\n".join(worker.log[-60_000:] for worker in self.workers)
 
     def _kill(self) -> None:
         """Kill processes after the worker has read which task each of them runs.

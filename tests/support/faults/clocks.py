@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from celery_delayq.embedded.find import wheel_redis_server
-from tests.support.left_out import left_out
+from tests.support.skips import left_out
 
 _LIBRARY = "libfaketime.so.1"
 _FOLDERS = ("/usr/lib", "/usr/lib64", "/usr/local/lib", "/opt/homebrew/lib")

@@ -14,8 +14,8 @@ from celery_delayq.dispatch.dispatcher import Dispatcher
 from celery_delayq.dispatch.pacing import PollTimer
 from celery_delayq.settings import Settings
 from celery_delayq.store.keys import Keys, Layout
-from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting.replies import Look, Promoted
+from celery_delayq.store.store import Store
 
 
 class EagerTimer(PollTimer):

@@ -20,9 +20,9 @@ from celery_delayq.errors import ServerNotFound
 from tests.support import TIMEOUT
 from tests.support.faults.producer import Producer
 from tests.support.faults.stage import Stage
-from tests.support.left_out import left_out
 from tests.support.proxy import Proxy
 from tests.support.proxy_amqp import AmqpProxy
+from tests.support.skips import left_out
 
 
 class RabbitMQStage(Stage):

@@ -23,8 +23,8 @@ from celery_delayq.admin.why.reasons import (
 )
 from celery_delayq.model.dead_letter import DeadLetter, DeadLetterRecord
 from celery_delayq.model.history import Run
-from celery_delayq.model.lookup import State
 from celery_delayq.model.scheduled import ScheduledTask, moment
+from celery_delayq.model.script_values import State
 from celery_delayq.settings import Limits
 from celery_delayq.store.task_limits import StoredLimit
 from celery_delayq.store.waits import LaneWaits, Waits, lease_now

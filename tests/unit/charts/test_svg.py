@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta, timezone
+from itertools import combinations
 from xml.etree import ElementTree as ET
 
 from celery_delayq.charts import svg
@@ -50,3 +51,18 @@ def test_layers_have_the_colours_in_order_and_others_only_if_there_are_some() ->
         ("mail", "s1"), ("bills", "s7"), (OTHERS_NAME, "s6")
     ]  # fmt: skip
     assert [each.name for each in layers_of({"mail": [3]}, [0])] == ["mail"]
+
+
+def test_a_name_keeps_its_colour_when_other_names_come_and_go() -> None:
+    names = [f"queue {number}" for number in range(9)]
+    alone = {name: layers_of({name: [1]}, (), names)[0].style for name in names}
+    for shown in combinations(names, 6):
+        found = {
+            each.name: each.style for each in layers_of({key: [1] for key in shown}, (), names)
+        }
+        assert len({*found.values()}) == 6
+        if len({alone[name] for name in shown}) == 6:
+            assert found == {name: alone[name] for name in shown}
+    for some in combinations([*names[:6], "unknown"], 3):
+        found = {each.name: each.style for each in layers_of({key: [1] for key in some}, (), names)}
+        assert all(found[name] == alone[name] for name in some if name in names)

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from celery_delayq.cli.text import number_of, quoted, read_stamp, stamp
+from celery_delayq.cli.text import number_of, quoted, stamp
+from celery_delayq.model.typed_times import read_typed_time
 from celery_delayq.utils.text import UNIT_SECONDS, distance, seconds_of, span, spelled
 from tests.support.cli import clock_of
 
@@ -28,6 +29,11 @@ from tests.support.cli import clock_of
         ("-10m", -600),
         ("+10m", 600),
         ("-1h30m", -5400),
+        ("2 hours", 7200),
+        ("1 day 30 minutes", 88_200),
+        ("1w 2 Days", 777_600),
+        ("5min", 300),
+        ("10secs", 10),
         ("0", 0),
     ],
 )
@@ -85,11 +91,11 @@ def test_a_time_is_read_as_it_is_shown() -> None:
     expected = datetime(2030, 1, 31, 18, 5, tzinfo=timezone.utc)
 
     for text in ("2030-02-01T03:05:00+09:00", "2030-02-01 03:05", "2030-01-31T18:05:00Z"):
-        assert read_stamp(text) == expected
-    assert read_stamp("2030-02-01") == datetime(2030, 1, 31, 15, tzinfo=timezone.utc)
+        assert read_typed_time(text, expected) == expected
+    assert read_typed_time("2030-02-01", expected) == datetime(2030, 1, 31, 15, tzinfo=timezone.utc)
     for text in ("", "soon", "2030-13-01", "0001-01-01"):  # the last one is before UTC's year 1
         with pytest.raises(ValueError):
-            read_stamp(text)
+            read_typed_time(text, expected)
 
 
 @pytest.mark.usefixtures("in_tokyo")

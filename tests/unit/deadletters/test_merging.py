@@ -8,7 +8,7 @@ from itertools import islice
 from hypothesis import given
 from hypothesis import strategies as st
 
-from celery_delayq.deadletters.search import merged
+from celery_delayq.deadletters.reading import merged
 
 #: By queue, the scores of its items, and by how much less is known of its first one.
 QUEUES = st.dictionaries(

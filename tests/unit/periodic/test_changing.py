@@ -10,8 +10,8 @@ import pytest
 from celery.schedules import crontab, schedule, solar
 
 from celery_delayq.periodic.definition import Definition, definition_hash_of
+from celery_delayq.periodic.entries import Periodic
 from celery_delayq.periodic.policy import begin, change, pause, resume
-from celery_delayq.periodic.state import Periodic
 from tests.support.periodic import (
     BERLIN,
     HOUR,

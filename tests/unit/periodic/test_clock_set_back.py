@@ -10,8 +10,8 @@ from celery.schedules import crontab
 from hypothesis import given
 from hypothesis import strategies as st
 
+from celery_delayq.periodic.entries import Periodic
 from celery_delayq.periodic.policy import begin, pause, resume, set_back
-from celery_delayq.periodic.state import Periodic
 from tests.support.periodic import HOUR, NOON, NOON_MS, SECOND, UTC, begun, defined, fired, state
 
 #: How far the clock was ahead, ms.

@@ -12,11 +12,11 @@ import pytest
 from celery.schedules import BaseSchedule, crontab, schedstate, schedule, solar
 from dateutil import tz
 
-from celery_delayq.model.retry_policy import MAX_WAIT_SECONDS
+from celery_delayq.model.retries.policy import MAX_WAIT_SECONDS
 from celery_delayq.periodic.definition import Definition, definition_hash_of
+from celery_delayq.periodic.entries import source_in
 from celery_delayq.periodic.rrule import rrule
 from celery_delayq.periodic.schedules import clocked
-from celery_delayq.periodic.state import source_in
 from tests.support.periodic import BERLIN, HOUR, NOON, NOON_MS, UTC, defined
 
 # -- what is taken

@@ -10,7 +10,7 @@ from celery import Celery
 from celery.schedules import crontab, schedule
 
 from celery_delayq.errors import ConfigError, InvalidSchedule
-from celery_delayq.model.retry_policy import MAX_WAIT_SECONDS
+from celery_delayq.model.retries.policy import MAX_WAIT_SECONDS
 from tests.support.periodic import NOON, UTC, defined
 
 # -- what is refused

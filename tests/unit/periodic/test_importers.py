@@ -23,6 +23,7 @@ from celery_delayq import DelayQ
 from celery_delayq.errors import ConfigError, NotSupported
 from celery_delayq.periodic import exported
 from celery_delayq.periodic.definition import Definition
+from celery_delayq.periodic.entries import Periodic
 from celery_delayq.periodic.importers import (
     FoundEntry,
     beat,
@@ -35,7 +36,6 @@ from celery_delayq.periodic.importers import (
 from celery_delayq.periodic.importers.django import _moment, _start_of_intervals
 from celery_delayq.periodic.policy import begin, fire
 from celery_delayq.periodic.schedules import clocked
-from celery_delayq.periodic.state import Periodic
 from celery_delayq.periodic.wall_clock import ms_of_datetime
 from tests.support.periodic import BERLIN, HOUR, MINUTE, NOON, NOON_MS, UTC
 

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from celery_delayq.periodic.definition import TICK_AHEAD_MS
+from celery_delayq.periodic.entries import Periodic
 from celery_delayq.periodic.policy import GRACE_MS, MAX_TICKS_PER_LOOK, Firing, fire, upcoming
-from celery_delayq.periodic.state import Periodic
 from celery_delayq.periodic.wall_clock import datetime_of_ms
 from tests.support.periodic import (
     DAY,

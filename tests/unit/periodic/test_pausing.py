@@ -10,8 +10,8 @@ import pytest
 from celery.schedules import crontab
 
 from celery_delayq.periodic.definition import TICK_AHEAD_MS
+from celery_delayq.periodic.entries import Periodic
 from celery_delayq.periodic.policy import begin, change, pause, resume, upcoming
-from celery_delayq.periodic.state import Periodic
 from tests.support.periodic import (
     DAY,
     HOUR,

@@ -11,6 +11,7 @@ import pytest
 from celery.schedules import BaseSchedule, crontab, schedule, solar
 
 from celery_delayq.periodic.definition import TICK_AHEAD_MS, Definition, definition_hash_of
+from celery_delayq.periodic.entries import Periodic, PeriodicState
 from celery_delayq.periodic.policy import (
     ahead_of,
     begin,
@@ -23,7 +24,6 @@ from celery_delayq.periodic.policy import (
 )
 from celery_delayq.periodic.rrule import rrule
 from celery_delayq.periodic.serialization import describe
-from celery_delayq.periodic.state import Periodic, PeriodicState
 from tests.support.periodic import (
     BERLIN,
     DAY,

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 from celery_delayq.errors import ConfigError, InvalidSchedule, RecordError, ScheduleNotImportable
 from celery_delayq.periodic.definition import Definition, definition_hash_of
+from celery_delayq.periodic.entries import Periodic, PeriodicState
 from celery_delayq.periodic.policy import begin, fire
 from celery_delayq.periodic.rrule import rrule
 from celery_delayq.periodic.schedules import clocked
-from celery_delayq.periodic.state import Periodic, PeriodicState
 from tests.support.periodic import NOON_MS, UTC, defined
 
 json_values = st.recursive(

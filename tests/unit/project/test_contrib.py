@@ -17,7 +17,7 @@ import yaml
 
 from celery_delayq.cli import delayq
 from celery_delayq.metrics.catalogue import METRICS
-from tests.support.left_out import left_out
+from tests.support.skips import left_out
 
 ROOT = Path(__file__).parents[3]
 CONTRIB = ROOT / "contrib"

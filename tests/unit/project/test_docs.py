@@ -23,6 +23,7 @@ import pytest
 from celery_delayq.app import DelayQ
 from celery_delayq.cli import delayq
 from celery_delayq.model.changes.calls import WaitingCall
+from celery_delayq.model.cluster_tags import cluster_tags, tag_of
 from celery_delayq.store.keys import Keys, QueueKeys
 from tests.run import ALL, TIERS
 from tests.site.pages import parts
@@ -119,6 +120,19 @@ def test_every_link_leads_to_a_file_and_a_heading(page: Path) -> None:
             wrong.append(link[0])
 
     assert wrong == []
+
+
+def test_a_queue_is_shown_with_its_own_hash_tag() -> None:
+    """The tags are those of an app that leaves ``cluster_tags`` alone."""
+    tags = cluster_tags(12)
+    shown = [
+        found
+        for page in PAGES
+        for found in re.findall(r"\{(dq\d+-\d+)\}:\{(\w+)\}:", page.read_text("utf-8"))
+    ]
+
+    assert shown
+    assert [(tag, queue) for tag, queue in shown if tag_of(queue, tags) != tag] == []
 
 
 @pytest.mark.parametrize("name", ["design.md", "keys.md", "internals.md"])

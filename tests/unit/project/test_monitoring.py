@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from celery_delayq.metrics.catalogue import METRICS
-from tests.support.left_out import left_out
+from tests.support.skips import left_out
 
 ROOT = Path(__file__).parents[3]
 PROMETHEUS, GRAFANA = ROOT / "contrib" / "prometheus", ROOT / "contrib" / "grafana"

@@ -310,14 +310,14 @@ def test_every_method_that_a_page_about_the_code_names_exists() -> None:
 
 
 def test_what_does_not_exist_is_found() -> None:
-    module = modules()["celery_delayq.store.schedule"]
+    module = modules()["celery_delayq.store.store"]
     [store] = [each for each in module.tree.body if isinstance(each, ast.ClassDef)]
 
     assert names_something(module, (store,), "next_queue")
     assert names_something(module, (), "Store.next_queue")
     assert names_something(module, (), ".schedule.client.Schedule.schedule_many")
     assert not names_something(module, (store,), "next_due")
-    assert not names_something(module, (), "~celery_delayq.store.schedule.Store.next_due")
+    assert not names_something(module, (), "~celery_delayq.store.store.Store.next_due")
     text = "celery_delayq.store.none, `limits/none`, `include/leases/none`, none.lua"
     text += ", ``none_of`` in ``store/keys.py``"
     text += ", `take_queue`, `take_duty` and `take_none` of `dispatch/duty.lua`"

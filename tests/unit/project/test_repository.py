@@ -13,10 +13,11 @@ from typing import Any
 
 import pytest
 import yaml
+from packaging.version import Version
 
 from celery_delayq import __version__
-from celery_delayq.oldest_celery import MIN_CELERY
-from tests.matrix import COMBINATIONS
+from celery_delayq.celery_versions import MIN_CELERY, NEWEST_TESTED_CELERY
+from tests.matrix import CELERY, COMBINATIONS
 from tests.support import npm
 from tests.support.placeholders import PLACEHOLDERS, page
 
@@ -75,10 +76,17 @@ def test_every_python_of_the_matrix_is_a_classifier() -> None:
         assert f"Programming Language :: Python :: {one.python}" in classifiers
 
 
-def test_the_oldest_celery_is_that_of_the_requirement() -> None:
+def test_the_celery_versions_is_that_of_the_requirement() -> None:
     oldest = ".".join(map(str, MIN_CELERY))
 
     assert f"celery>={oldest},<6" in PROJECT["project"]["dependencies"]
+
+
+def test_the_newest_tested_celery_is_that_of_the_matrix() -> None:
+    major, minor = NEWEST_TESTED_CELERY
+
+    assert f"{major}.{minor}" == max(CELERY, key=Version)
+    assert f"`celery<{major}.{minor + 1}`" in (ROOT / "docs/upgrade.md").read_text("utf-8")
 
 
 def test_the_version_is_written_in_one_place() -> None:

@@ -52,7 +52,7 @@ def test_the_top_of_the_package_has_at_most_26_entries() -> None:
 
 def test_the_design_shows_all_rooms() -> None:
     text = (PROJECT / "docs" / "design.md").read_text("utf-8")
-    picture = text.partition("\n## Rooms\n")[2].split("```")[1]
+    picture = text.partition("\n## Folders\n")[2].split("```")[1]
     shown = {name for line in picture.splitlines() for name in re.findall(r"\w+", line[:50])}
     entries = {path.stem for path in PACKAGE.iterdir()} - {"__init__", "__pycache__", "py"}
 

@@ -40,12 +40,15 @@ def test_a_test_that_runs_no_tasks_has_no_number_of_runs() -> None:
     assert last == f"| killing workers | {expected} |"
 
 
-def test_tests_for_which_there_was_no_time_are_counted() -> None:
-    skipped = {"test": "test_others", "failed": False, "skipped": True, "verdict": None}
+def test_tests_for_which_there_was_no_time_are_named() -> None:
+    skipped = [
+        {"test": f"a.py::test_{name}", "failed": False, "skipped": True, "verdict": None}
+        for name in ("one", "an_other[5-redis]")
+    ]
 
-    *_, blank, last = markdown_of(rows_of([LINE, skipped]), "1 minute").splitlines()
+    *_, blank, last = markdown_of(rows_of([LINE, *skipped]), "1 minute").splitlines()
 
-    assert (blank, last) == ("", "Tests for which there was no time: 1.")
+    assert (blank, last) == ("", "Tests for which there was no time: 2: one; an other: 5-redis.")
 
 
 def test_a_page_without_a_place_is_refused() -> None:

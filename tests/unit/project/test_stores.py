@@ -7,8 +7,8 @@ from importlib import import_module
 from pathlib import Path
 
 import celery_delayq
-from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting.runner import Part, StorePart
+from celery_delayq.store.store import Store
 
 PACKAGE = Path(celery_delayq.__file__).parent
 
@@ -17,7 +17,7 @@ ABOUT_CLUSTERS = {"by_tag", "has_one", "only", "own", "without"}
 
 #: Those that do so, beside store/cluster and transport/cluster.
 KNOWN = {
-    "admin/away.py": "masters that are away",
+    "admin/masters_away.py": "masters that are away",
     "admin/doctor/__init__.py": "checks of each master",
     "admin/hash_tags.py": "what an interrupted call wrote to some stores only",
     "admin/stock_migration.py": "stock Celery has no cluster",

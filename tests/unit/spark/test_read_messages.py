@@ -12,8 +12,8 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from celery_delayq.model.lookup import PAUSED_OFFSET_MS
 from celery_delayq.model.scheduled import moment
+from celery_delayq.model.script_values import PAUSED_OFFSET_MS
 from celery_delayq.spark.read.table_rows import TableRows
 from celery_delayq.spark.read.tables import TABLE_COLUMNS
 from tests.lua.bench import FAR, labelled

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from celery_delayq.errors import RecordError, TransferError
 from celery_delayq.model.envelope import Due, Entry, Record
-from celery_delayq.model.lookup import PAUSED_OFFSET_MS, ListedEntry, Name
 from celery_delayq.model.names import NO_RENAMES
 from celery_delayq.model.scheduled import Filter
+from celery_delayq.model.script_values import PAUSED_OFFSET_MS, ListedEntry, Name
 from celery_delayq.store.keys import Layout
 from celery_delayq.transfer import export_format, jsonl, schedule, schedule_row
 from celery_delayq.transfer.schedule_row import SCHEDULE, ScheduleRow

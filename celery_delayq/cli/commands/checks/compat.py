@@ -9,12 +9,12 @@ import click
 from rich.table import Table
 from rich.text import Text
 
-from celery_delayq.admin.compat import PLACES, CompatReport, CompatRow
-from celery_delayq.admin.reporting import Refused, WrongUse
+from celery_delayq.admin.compat import PLACES, CompatReport, CompatRow, Place
+from celery_delayq.admin.exit_codes import Refused, WrongUse
 from celery_delayq.app import DelayQ
 from celery_delayq.cli import complete, screen
 from celery_delayq.cli.command import command
-from celery_delayq.cli.options import flag, json_option, name_option
+from celery_delayq.cli.options import flag, json_option, name_option, option
 from celery_delayq.cli.text import number_of, shown_id, stamp
 from celery_delayq.errors import DelayQError
 from celery_delayq.model.compat.calls import Part
@@ -41,11 +41,23 @@ _STYLES = {"fails": "bold red", "unknown": "yellow"}
     shell_complete=complete.queues,
     help="Only those in this queue. May be repeated.",
 )
+@option(
+    "--place",
+    "places",
+    type=click.Choice(PLACES),
+    multiple=True,
+    help="Only what waits here. May be repeated.",
+)
 @flag("--unpickle", help="Also decode pickle and other content that may run code.")
 @flag("--strict", help="Exit with 1 also if it cannot be told about a message.")
 @json_option
 def compat(
-    delayq: DelayQ, source: str | None, queues: Sequence[str], unpickle: bool, strict: bool
+    delayq: DelayQ,
+    source: str | None,
+    queues: Sequence[str],
+    places: Sequence[Place],
+    unpickle: bool,
+    strict: bool,
 ) -> bool:
     """Check whether this code could run each message that waits.
 
@@ -64,6 +76,7 @@ def compat(
       celery -A shop delayq compat
       celery -A shop delayq compat --strict --json | jq -r '.problems[].task'
       celery -A shop delayq compat --queue mail --queue bills
+      celery -A shop delayq compat --place scheduled --place ready
       celery -A shop delayq compat --file schedule.jsonl.gz
     """
     with _looking(delayq), screen.progress_bar(description="check", at_once=False) as bar:
@@ -72,6 +85,7 @@ def compat(
         report = delayq.compat(
             source,
             queue=queues or None,
+            place=places or None,
             unpickle=unpickle,
             progress=lambda report: bar(report.total, report.number),
         )

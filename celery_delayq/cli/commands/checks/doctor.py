@@ -9,7 +9,7 @@ from rich.text import Text
 
 from celery_delayq.admin.accounts import ROLES, Role
 from celery_delayq.admin.doctor import FAULT, NOTE, UNKNOWN, Finding, diagnose
-from celery_delayq.admin.reporting import WrongUse
+from celery_delayq.admin.exit_codes import WrongUse
 from celery_delayq.app import DelayQ
 from celery_delayq.cli import screen
 from celery_delayq.cli.command import command

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
+from celery_delayq.admin.exit_codes import WrongUse
 from celery_delayq.admin.health import why_not_ready
-from celery_delayq.admin.reporting import WrongUse
 from celery_delayq.app import DelayQ
 from celery_delayq.cli import screen
 from celery_delayq.cli.command import command

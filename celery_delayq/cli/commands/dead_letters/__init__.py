@@ -11,7 +11,7 @@ import click
 
 from celery_delayq.app import DelayQ
 from celery_delayq.cli import Group, options, screen
-from celery_delayq.cli.apply import Action, apply, future_eta
+from celery_delayq.cli.apply import Action, apply, future_eta, values_as_options
 from celery_delayq.cli.command import command
 from celery_delayq.cli.commands.dead_letters.dead_letter_options import (
     DEAD_LETTER_ID_HELP,
@@ -134,7 +134,7 @@ def replay(
       celery -A shop delayq dead replay mail-7 --args '["ann@example.org"]'
       celery -A shop delayq dead replay --task shop.remind --dry-run
       celery -A shop delayq dead replay --exception TimeoutError --rate 10 --yes
-      celery -A shop delayq dead replay --all --to-queue slow
+      celery -A shop delayq dead replay --everything --to-queue slow
     """
     how.check(ids=bool(selection.ids))
     if changes.get("unpickle") and selection.filter.arg is not None:
@@ -157,7 +157,7 @@ def purge(delayq: DelayQ, selection: options.Selection) -> bool:
     Examples:
       celery -A shop delayq dead purge 0d1b0f6e-9f5c-4f0e-a8f5-1f6d8cf1f1a5
       celery -A shop delayq dead purge --task shop.remind --died-to 30d
-      celery -A shop delayq dead purge --all --yes --json
+      celery -A shop delayq dead purge --everything --yes --json
     """
     one = _by_id(delayq, delayq.purge)
     kind = _in_queue(selection)
@@ -314,7 +314,8 @@ def _replaying(delayq: DelayQ, changes: Mapping[str, Any], how: ReplayOptions) -
         if dead_letter.task is not None:
             note([dead_letter.task])
         due: Mapping[str, Any] = {"eta": how.eta, "countdown": how.countdown}
-        return delayq.replay(dead_letter, queue=how.to_queue, **due, **changes)
+        with values_as_options():
+            return delayq.replay(dead_letter, queue=how.to_queue, **due, **changes)
 
     return Action(
         "Replay",

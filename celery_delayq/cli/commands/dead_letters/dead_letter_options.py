@@ -48,7 +48,7 @@ _FILTER_OPTIONS = (
     option(
         "--died-from",
         type=TimeType("ago"),
-        help="Died at this time or later: ISO 8601, local without an offset; or 30m ago.",
+        help="Died at this time or later: ISO 8601, 17:00, yesterday 9:00, or 30m ago.",
     ),
     option("--died-to", type=TimeType("ago"), help="Died at this time or earlier."),
     root_option,
@@ -72,12 +72,12 @@ def _with_selection(*options: Callable[[Any], Any]) -> Callable[[F], F]:
             select,
             DeadFilter,
             "dead show",
-            "give ids or a filter, or --all for all dead letters of all queues",
+            "dead letters",
         ),
         *_FILTER_OPTIONS,
         *options,
         argument("ids", "[ID]...", DEAD_LETTER_ID_HELP, nargs=-1),
-        flag("--all", "all_", help="All dead letters of all queues."),
+        flag("--everything", help="All dead letters of all queues."),
         dry_run_option,
         flag("--yes", help="Do not ask."),
         json_option,
@@ -121,7 +121,9 @@ with_replay_options = options_as_one_value(
         help="To this queue instead of their own.",
     ),
     option(
-        "--eta", type=TimeType(), help="Run at this time: ISO 8601, local without offset. For ids."
+        "--eta",
+        type=TimeType(),
+        help="Run at this time: ISO 8601, 17:00, tomorrow 9:00, or 2h from now. For ids.",
     ),
     option(
         "--in",

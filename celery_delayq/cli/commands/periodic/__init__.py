@@ -10,7 +10,7 @@ from typing import Any
 import click
 from rich.text import Text
 
-from celery_delayq.admin.reporting import Refused
+from celery_delayq.admin.exit_codes import Refused
 from celery_delayq.app import DelayQ
 from celery_delayq.cli import Group, options, screen
 from celery_delayq.cli.command import command
@@ -35,7 +35,7 @@ from celery_delayq.errors import (
     RecordError,
 )
 from celery_delayq.periodic.definition import API_SOURCE
-from celery_delayq.periodic.state import Periodic, UnreadableEntry
+from celery_delayq.periodic.entries import Periodic, UnreadableEntry
 from celery_delayq.utils.text import spelled
 
 
@@ -169,6 +169,7 @@ def add(delayq: DelayQ, name: str, task: str, given: dict[str, Any], replace: bo
     if "schedule" not in given:
         raise click.UsageError("give one of --every, --crontab, --rrule, --at and --solar")
     screen.note_unknown_queue(delayq, given.get("queue"), stderr=True)
+    screen.note_unknown_task(delayq, task)  # imports the tasks, which say what they take
     now = screen.now_of(delayq)  # outside _wrong_use: errors of Redis or the app are not wrong use
     with _wrong_use():
         try:
@@ -178,7 +179,6 @@ def add(delayq: DelayQ, name: str, task: str, given: dict[str, Any], replace: bo
                 f"there is a periodic entry {quoted(name)} already: change it with `periodic "
                 "update`, or say --replace"
             ) from exc
-    screen.note_unknown_task(delayq, task)
     _print_entry(entry, now)
 
 
@@ -215,7 +215,9 @@ def update(
     entry, now = _entry(delayq, name), screen.now_of(delayq)
     if task is not None:
         given["task"] = task
-        screen.note_unknown_task(delayq, task)
+        screen.note_unknown_task(delayq, task)  # imports the tasks, which say what they take
+    elif not given.keys().isdisjoint(("args", "kwargs")):
+        screen.known_tasks(delayq)
     screen.note_unknown_queue(delayq, given.get("queue"), stderr=True)
     if changed := {each: given.pop(each) for each in TASK_OPTIONS if each in given}:
         options = {**entry.definition.options, **changed}

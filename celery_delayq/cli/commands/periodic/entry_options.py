@@ -68,8 +68,8 @@ _SCHEDULE_OPTIONS = (
     name_option("--rrule", metavar="RULE", help="RFC 5545: 'FREQ=MONTHLY;BYDAY=-1FR'."),
     option(
         "--at",
-        type=TimeType("from now"),
-        help="Once: ISO 8601, local without an offset; or 30m from now.",
+        type=TimeType(),
+        help="Once: ISO 8601, 17:00, tomorrow 9:00, or 30m from now.",
     ),
     option(
         "--solar",
@@ -99,8 +99,8 @@ _FIELD_OPTIONS = (
     option("--kwargs", type=JsonType(dict, "'{\"n\": 1}'"), help="Keyword arguments."),
     *_TASK_OPTIONS,
     name_option("--timezone", help="Time zone of --crontab and --rrule, as Europe/Berlin."),
-    option("--start", type=TimeType("from now"), help="No tick before; as --at."),
-    option("--end", type=TimeType("from now"), help="No tick after; as --at."),
+    option("--start", type=TimeType(), help="No tick before; as --at."),
+    option("--end", type=TimeType(), help="No tick after; as --at."),
     number_option("--max-runs", help="Ticks until it ends."),
     option("--catch-up", type=click.Choice(CATCH_UPS), help="Missed ticks to run; one by default."),
     number_option("--catch-up-max", help="Most missed ticks, with --catch-up all; 100 by default."),

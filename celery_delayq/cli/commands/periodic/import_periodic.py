@@ -86,7 +86,7 @@ def import_(delayq: DelayQ, place: str | None, source: str, replace: bool, dry_r
         when = None if entry.definition is None else describe(entry.definition.schedule)
         if screen.is_json():
             values = {"name": entry.name, "result": result, "when": when, "why": entry.problem}
-            screen.print_json({**values, "enabled": entry.enabled})
+            screen.print_json({**values, "note": entry.note, "enabled": entry.enabled})
             continue
         text = Text(result, _STYLES[result]).append(f"  {quoted(entry.name)}", "default")
         if entry.definition is not None:
@@ -95,6 +95,8 @@ def import_(delayq: DelayQ, place: str | None, source: str, replace: bool, dry_r
             text.append("  paused", "yellow")
         if entry.problem is not None:
             text.append(f"  {spelled(entry.problem)}", "default")
+        elif entry.note is not None:
+            text.append(f"  {spelled(entry.note)}", "yellow")
         output.print(text, soft_wrap=True)
     if not screen.is_json():
         output.print(_summary(counts, dry_run=dry_run), soft_wrap=True)

@@ -12,7 +12,7 @@ from rich.text import Text
 from celery_delayq.cli import screen
 from celery_delayq.cli.items import ItemKind
 from celery_delayq.cli.text import quoted, stamp
-from celery_delayq.periodic.state import Periodic, UnreadableEntry
+from celery_delayq.periodic.entries import Periodic, UnreadableEntry
 from celery_delayq.utils.text import distance, spelled
 
 Entry = Periodic | UnreadableEntry

@@ -23,8 +23,8 @@ from celery_delayq.model.scheduled import moment
 from celery_delayq.periodic.runner import PeriodicRunner
 from celery_delayq.settings import Settings
 from celery_delayq.store.error_text import BROKER_ERRORS, describe_error, is_away
-from celery_delayq.store.schedule import Store
 from celery_delayq.store.session import Session
+from celery_delayq.store.store import Store
 from celery_delayq.store.stores import Stores
 from celery_delayq.utils.text import spelled
 

@@ -8,10 +8,10 @@ import threading
 
 import click
 
-from celery_delayq.admin.reporting import Refused
+from celery_delayq.admin.exit_codes import Refused
 from celery_delayq.app import DelayQ
 from celery_delayq.cli import screen
-from celery_delayq.cli.command import command, expect_answers, stopping_event
+from celery_delayq.cli.command import command, stopping_event
 from celery_delayq.cli.options import option, with_address
 from celery_delayq.errors import ConfigError
 from celery_delayq.store.error_text import BROKER_ERRORS, is_away
@@ -51,7 +51,7 @@ def metrics(delayq: DelayQ, host: str, port: int, tasks: int) -> None:
     except ImportError as exc:
         raise ConfigError(f'metrics need {exc.name}: pip install "celery-delayq[metrics]"') from exc
     try:
-        expect_answers(delayq, REDIS_TIMEOUT_SECONDS)
+        delayq.session.redis_timeout = REDIS_TIMEOUT_SECONDS
         # Report permanent errors at once, such as another broker or a wrong password.
         _ = delayq.session.now_ms()
     except BROKER_ERRORS as exc:

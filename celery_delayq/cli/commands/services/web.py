@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from celery_delayq.admin.reporting import Refused
+from celery_delayq.admin.exit_codes import Refused
 from celery_delayq.app import DelayQ
 from celery_delayq.cli import screen
 from celery_delayq.cli.command import command

@@ -5,11 +5,12 @@
 --          ready_lists…: all ready lists; all KEYS but dead and dead_at are of the queue to which
 --            the messages go
 -- ARGV     queue  layout  wake_channel
---          dead_letters…: for each dead letter: its id, when it died (ms), the id of its task, due
---            (ms, with '+' from now), place of its ready list in KEYS, record, policy if its unique
---            key is taken, '' without a unique key
+--          dead_letters…: for each dead letter: its id, when it died (ms), the digest of the bytes
+--            that the caller has read, the id of its task, due (ms, with '+' from now), place of
+--            its ready list in KEYS, record, policy if its unique key is taken, '' without a unique
+--            key
 -- Returns  a code for each: 'd' done, 'k' another message has its unique key, 'c' it is another
---          dead letter by now, 'u' there is none
+--          dead letter by now, or has another message, 'u' there is none
 -- Repeat   the same answer, for a minute
 -- Roles    operator
 -- @include clock
@@ -37,18 +38,18 @@ return answer_once(KEYS.answer, function()
   redis.call('ZREM', KEYS.dead_at, '')
 
   local states = {}
-  for i = FIRST.dead_letters, #ARGV, 7 do
+  for i = FIRST.dead_letters, #ARGV, 8 do
     local id = ARGV[i]
-    local state = dead_letter_state(KEYS.dead, KEYS.dead_at, id, ARGV[i + 1])
+    local state = dead_letter_state(KEYS.dead, KEYS.dead_at, id, ARGV[i + 1], ARGV[i + 2])
     if state == 'd' then
-      local due, list = due_of_text(ARGV[i + 3], time_us), KEYS[tonumber(ARGV[i + 4])]
-      local data, policy = ARGV[i + 5], ARGV[i + 6]
+      local due, list = due_of_text(ARGV[i + 4], time_us), KEYS[tonumber(ARGV[i + 5])]
+      local data, policy = ARGV[i + 6], ARGV[i + 7]
       if due <= now and policy == '' then
         -- The message is new, so no other can be the same message.
         local _, _, task, start = read_record(data)
         put_ready(list, KEYS.wake, due, now, data, task, start)
         batch.ready = batch.ready + 1
-      elseif store_message(ARGV[i + 2], due, list, data, policy) == 'E' then
+      elseif store_message(ARGV[i + 3], due, list, data, policy) == 'E' then
         state = 'k'
       end
     end

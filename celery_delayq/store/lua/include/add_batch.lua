@@ -13,7 +13,7 @@
 --          unique_policy: owner_text  key_since  same_keys  plan_unique_key  supersede_owner  take_key
 --          totals: add_total
 --          dispatch/next_due: register_due
---          limits/lanes: limited_lane  hold_entries
+--          limits/lanes: limited_lane  due_of_arrival  hold_entries
 
 local batch = {first = math.huge, looked = false, scheduled = 0, ready = 0, replaced = 0, held = 0}
 
@@ -67,6 +67,7 @@ local function hold_in_lane(id, due, data, lane)
   if not name then
     return 'd'
   end
+  due = due > 0 and due or due_of_arrival(lane, step, batch.now)
   batch.room, batch.scheduled, batch.held = batch.room - 1, batch.scheduled + 1, batch.held + 1
   batch.to_hold[#batch.to_hold + 1] = {name, step, due, lane}
   local members = batch.members
@@ -86,7 +87,7 @@ local function store_or_make_ready(id, due, list, data)
     local _, _, _, _, behind = read_label(data, start)
     local lane = limited_lane(data, behind)
     if lane then
-      return hold_in_lane(id, due > 0 and due or now, data, lane)
+      return hold_in_lane(id, due, data, lane)
     end
     -- @end
     if is_scheduled(id, message_id) then

@@ -1,6 +1,7 @@
 -- Write dead letters, and read their headers.
 --
--- Defines  dead_letter_name  add_dead_letter  died_at  dead_letter_state  skip_reason
+-- Defines  dead_letter_name  add_dead_letter  died_at  has_digest  dead_letter_state
+--          skip_reason
 
 -- The name of a dead letter with this id. The name is never '': no command can ask for '', and no
 -- index may have it (see dispatch/promote.lua).
@@ -31,15 +32,26 @@ local function died_at(dead_letter)
   return string.match(dead_letter or '', '^[12] (%d+) ')
 end
 
--- Whether a dead letter exists: 'd' if it died at this time, 'c' if it is another one by now, 'u'
--- if there is none. A time of 0 matches any. The script does not read the dead letter: it may be
--- large.
-local function dead_letter_state(dead, dead_at, id, died)
+-- Whether a dead letter has the bytes of this digest: their length and their SHA-1. The script
+-- reads the bytes only if their length is the same: they may be many.
+local function has_digest(dead, id, digest)
+  local length = string.format('%.0f ', redis.call('HSTRLEN', dead, id))
+  return string.sub(digest, 1, #length) == length
+    and length .. redis.sha1hex(redis.call('HGET', dead, id)) == digest
+end
+
+-- Whether a dead letter exists: 'd' if it died at this time and has the bytes of this digest, 'c'
+-- if it is another one by now or has other bytes, 'u' if there is none. A time of 0 matches any;
+-- without a digest any bytes match.
+local function dead_letter_state(dead, dead_at, id, died, digest)
   if redis.call('HEXISTS', dead, id) == 0 then
     return 'u'
   end
   local at = redis.call('ZSCORE', dead_at, id)
-  return at and died ~= '0' and tonumber(at) ~= tonumber(died) and 'c' or 'd'
+  if at and died ~= '0' and tonumber(at) ~= tonumber(died) then
+    return 'c'
+  end
+  return (not digest or has_digest(dead, id, digest)) and 'd' or 'c'
 end
 
 -- The reason of a dead letter that was later than its skip_after.

@@ -1,4 +1,4 @@
--- Periodic entries. The first line of a record is its state: see celery_delayq/periodic/state.py.
+-- Periodic entries. The first line of a record is its state: see celery_delayq/periodic/entries.py.
 --
 -- Defines  as_expected  look_at_entry
 

@@ -210,7 +210,7 @@ local function hold_message(message, step, id, message_id, skip, unique, lane, r
   local name = put_record(id, record, message_id)
   if name then
     -- A requeued message was in time once, and its due is 0: see track_requeued.
-    due = (due > 0 or skip > 0) and due or to_ms(time_us)
+    due = (due > 0 or skip > 0) and due or due_of_arrival(lane, step, to_ms(time_us))
     redis.call('ZADD', TASKS, 0, task_member(task, due, name))
     hold_entries({{name, step, due, lane}}, time_us)
     has_lanes = true

@@ -1,7 +1,8 @@
 -- Push messages to ready lists, and wake their consumers.
 --
 -- KEYS     wake  totals  ready_lists…
--- ARGV     messages…: for each message: place of its ready list in KEYS, the message
+-- ARGV     tasks: how many of the messages are tasks
+--          messages…: for each message: place of its ready list in KEYS, the message
 -- Returns  number of messages
 -- Repeat   pushes the messages again
 -- Roles    producer, worker, dispatcher
@@ -15,5 +16,10 @@ for i = FIRST.messages, #ARGV, 2 do
   redis.call('LPUSH', KEYS[tonumber(ARGV[i])], ARGV[i + 1])
 end
 wake_consumers(KEYS.wake)
-add_total(KEYS.totals, 'pushed', #ARGV / 2)
-return #ARGV / 2
+local number = (#ARGV - 1) / 2
+-- A queue that only gets other messages may be for replies: who answers cannot know that the queue is
+-- temporary, and its counters would stay for good.
+if ARGV.tasks ~= '0' or redis.call('EXISTS', KEYS.totals) == 1 then
+  add_total(KEYS.totals, 'pushed', number)
+end
+return number

@@ -9,8 +9,8 @@ import pytest
 from kombu import Exchange, Queue
 
 from celery_delayq.errors import NotSupported
+from celery_delayq.periodic.entries import Periodic, UnreadableEntry
 from celery_delayq.periodic.places import entries_of
-from celery_delayq.periodic.state import Periodic, UnreadableEntry
 from celery_delayq.store.periodic import EntryWrite
 from celery_delayq.testing import wait_until
 from tests.integration.transport.cluster.conftest import ClusterScene

@@ -57,18 +57,46 @@ def test_a_worker_that_dies_between_a_retry_and_its_ack_has_the_attempt_run_agai
     assert scene.delayq.dead_letters.count() == 0
 
 
+def add_dead_letter(scene: ClusterScene, queue: str) -> None:
+    """Send a task, which becomes a dead letter."""
+    scene.send("plain", "ValueError", id="a", queue=queue)
+    leases = scene.delayq.session.stores.of(queue).leases
+    [(field, *_)] = leases.acquire(queue, "me", 60, "1", 1).messages
+    leases.dead_letter(queue, "me", field, "a", "failed")
+
+
+def test_a_dead_letter_that_is_rewritten_between_the_steps_of_its_replay_stays(
+    scene: ClusterScene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The task is scheduled in another shard as it was read; the new message is not lost."""
+    delayq, here, there = scene.delayq, scene.shard(1), scene.shard(10)
+    add_dead_letter(scene, here.queue)
+    delete_call = DeadLetterStore.delete_call
+
+    def rewrite_first(*given: Any, **more: Any) -> Any:
+        report = delayq.rewrite(lambda _: {"args": [["new"]]}, queue=here.queue)
+        assert report.outcomes == {Outcome.DONE: 1}
+        return delete_call(*given, **more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(DeadLetterStore, "delete_call", rewrite_first)
+        assert delayq.replay("a", queue=there.queue, args=[["done"]]) is Outcome.CHANGED
+
+    stores = delayq.session.stores
+    assert stores.of(there.queue).gauges.sizes(there.queue, stores.common.layout).ready == 1
+    [dead_letter] = delayq.dead_letters()
+    assert dead_letter.args == [["new"]]
+
+
 def test_a_replay_that_dies_between_its_steps_runs_once_more_at_worst(
     scene: ClusterScene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The task is scheduled in another shard, and the dead letter is still there."""
     delayq, here, there = scene.delayq, scene.shard(1), scene.shard(10)
     stores = delayq.session.stores
-    scene.send("plain", "ValueError", id="a", queue=here.queue)
-    leases = stores.of(here.queue).leases
-    [(field, *_)] = leases.acquire(here.queue, "me", 60, "1", 1).messages
-    leases.dead_letter(here.queue, "me", field, "a", "failed")
+    add_dead_letter(scene, here.queue)
 
-    def die(*_: Any) -> None:
+    def die(*_: Any, **__: Any) -> None:
         raise Killed
 
     with monkeypatch.context() as patch:

@@ -11,13 +11,14 @@
 -- limit without a definition limits nothing. Field 'r' and the name has the time (µs) at which the
 -- rate or the burst of the limit was changed.
 --
--- Defines  limits_read  turns  limit_of  turn_moment  hold_entries  limited_lane  may_lane_go
+-- Defines  limits_read  turns  last_dues  limit_of  turn_moment  LATEST_DUE_MS  due_of_arrival
+--            hold_entries  limited_lane  may_lane_go
 -- Expects  KEYS.limits
 --          types: read_typed
 --          record: PAUSED_OFFSET  read_lane
---          tracking: DUE  HELD  LANES  lane_member
+--          tracking: DUE  HELD  LANES  lane_member  due_in_lane
 
-local limits_read, turns = {}, 0
+local limits_read, turns, last_dues = {}, 0, {}
 
 -- The definition of the limit of a lane, nil if there is none.
 local function limit_of(lane)
@@ -47,6 +48,20 @@ local function turn_moment(definition, due, time_us)
     return time_us - 1000 + turns
   end
   return math.min(due * 1000, time_us)
+end
+
+-- How far (ms) the due of a message without ETA may be ahead of the clock.
+local LATEST_DUE_MS = 1000
+
+-- The due (ms) of a message without ETA, so that its lane keeps the order of arrival: now, or just
+-- after the last entry of the lane. Names are random: they give entries of one ms no order.
+local function due_of_arrival(lane, step, now)
+  local place = lane .. '\0' .. string.format('%03d', step)
+  local last = last_dues[place] or due_in_lane(redis.call('ZRANGE', HELD, '(' .. place .. '\1',
+    '[' .. place .. '\0', 'BYLEX', 'REV', 'LIMIT', 0, 1)[1] or '')
+  local due = math.max(now, math.min(last + 1, now + LATEST_DUE_MS))
+  last_dues[place] = due
+  return due
 end
 
 -- Hold entries that are due in their lanes, each {name, step, due, lane}: at most some 1,000, since

@@ -1,4 +1,4 @@
-"""Whether a request may change something, and who asks. No I/O."""
+"""Checks a request that changes something: its origin, its token and its user. No I/O."""
 
 from __future__ import annotations
 

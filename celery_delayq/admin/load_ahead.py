@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Literal
 
-from celery_delayq.model.lookup import EntryCondition
 from celery_delayq.model.scheduled import moment
+from celery_delayq.model.script_values import EntryCondition
 from celery_delayq.store.paging import counts_of, queues_of
-from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting.calls import Steps
 from celery_delayq.store.session import Session
+from celery_delayq.store.store import Store
 from celery_delayq.store.stores import Stores
 
 #: Most queues or tasks with counts of their own, the largest first.
@@ -57,6 +57,16 @@ class LoadAhead:
     def times(self) -> list[datetime]:
         """The begin of each step."""
         return [self.begins + timedelta(seconds=self.step * n) for n in range(len(self.others))]
+
+    @property
+    def ends(self) -> datetime:
+        """The end of the last step, in UTC."""
+        return self.begins + timedelta(seconds=self.step * len(self.others))
+
+    @property
+    def last_moment(self) -> datetime:
+        """The last millisecond of the last step, in UTC."""
+        return self.ends - timedelta(milliseconds=1)
 
     @property
     def total(self) -> int:

@@ -11,8 +11,8 @@ from typing import Any, cast
 
 from celery_delayq.errors import CommandRefused, StoreFull
 from celery_delayq.model.envelope import Entry, task_field, task_name
-from celery_delayq.model.lookup import to_text
 from celery_delayq.model.publish_outcome import Stored
+from celery_delayq.model.script_values import to_text
 from celery_delayq.store.control import ControlStore
 from celery_delayq.store.dead_letters import DeadLetterStore
 from celery_delayq.store.gauges import GaugeStore
@@ -109,7 +109,7 @@ class Store(ScriptRunner):
     def ready_call(self, queue: str) -> ReadyCall:
         """Return an empty call that pushes the added messages to the ready lists."""
         named = keys_of("schedule/push_ready", self.keys, queue)
-        return ReadyCall("schedule/push_ready", [*named], [], self.keys, queue, self.layout)
+        return ReadyCall("schedule/push_ready", [*named], [0], self.keys, queue, self.layout)
 
     def promote(self, *args: Any, **options: Any) -> Promoted:
         """Move due entries of a queue to its ready lists. Parameters of :meth:`promote_call`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import datetime
 
 from celery.schedules import BaseSchedule, ParseException, crontab, schedule
@@ -14,6 +15,10 @@ from celery_delayq.periodic.schedules import clocked
 from celery_delayq.periodic.serialization import describe
 from celery_delayq.utils.text import seconds_of
 
+#: A day of the week by its number, which is no step; and the names of the days.
+_DAY = re.compile(r"(?<!/)\b[0-6]\b")
+_DAYS = dict(zip("0123456", ("sun", "mon", "tue", "wed", "thu", "fri", "sat"), strict=True))
+
 
 def in_words(given: BaseSchedule) -> str:
     """Return a schedule in words; of one that is no crontab what the command line shows."""
@@ -24,7 +29,7 @@ def in_words(given: BaseSchedule) -> str:
     minute, hour = str(given._orig_minute), str(given._orig_hour)
     parts = [_time_of_day(minute, hour)]
     fields = {
-        "on": given._orig_day_of_week,
+        "on": _DAY.sub(lambda day: _DAYS[day[0]], str(given._orig_day_of_week)),
         "on day": given._orig_day_of_month,
         "in month": given._orig_month_of_year,
     }

@@ -1,4 +1,4 @@
-"""Error reports of commands and Spark jobs: one line and an exit code, without a traceback."""
+"""The exit codes of commands and Spark jobs, and their errors as one line without a traceback."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import click
 from celery import Celery
 
 from celery_delayq.errors import DelayQError, InvalidCursor, InvalidETA, InvalidFilter, InvalidPlace
-from celery_delayq.store.error_text import BROKER_ERRORS, describe_error
+from celery_delayq.store.error_text import BROKER_ERRORS, cure, describe_error
+from celery_delayq.utils.doc_pages import with_addresses
 from celery_delayq.utils.text import spelled
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -39,7 +40,8 @@ def reporting_errors(command: F) -> F:
         except (InvalidCursor, InvalidETA, InvalidFilter, InvalidPlace) as exc:
             raise click.UsageError(spelled(str(exc))) from exc
         except (DelayQError, *BROKER_ERRORS) as exc:
-            raise Refused(spelled(describe_error(exc, _app()))) from exc
+            text = "; ".join(filter(None, (describe_error(exc, _app()), cure(exc))))
+            raise Refused(spelled(with_addresses(text))) from exc
         if done is False:
             raise click.exceptions.Exit(1)
 

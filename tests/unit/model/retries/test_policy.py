@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from celery_delayq.errors import InvalidRetry
-from celery_delayq.model.retry_policy import (
+from celery_delayq.model.retries.policy import (
     MAX_WAIT_SECONDS,
     STEPPED,
     TEN_RETRIES,

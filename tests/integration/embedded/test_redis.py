@@ -23,9 +23,9 @@ from celery_delayq.embedded.ports import free_port, is_free
 from celery_delayq.errors import EmbeddedRedisError
 from celery_delayq.testing import ManagedProcess, has_ended, wait_until
 from tests.support import TIMEOUT
-from tests.support.left_out import need_rabbitmq
+from tests.support.skips import need_rabbitmq
 
-CHOICE = "celery_delayq.embedded.server.free_port"
+CHOICE = "celery_delayq.embedded.redis.free_port"
 NO_RETRY = Retry(NoBackoff(), 0)
 Servers = Callable[..., EmbeddedRedis]
 

@@ -9,7 +9,7 @@ from celery.schedules import BaseSchedule, crontab, schedule
 
 from celery_delayq.errors import InvalidSchedule
 from celery_delayq.periodic.serialization import describe
-from celery_delayq.web.words import in_words, read_schedule
+from celery_delayq.web.schedule_words import in_words, read_schedule
 
 
 @pytest.mark.parametrize(
@@ -23,6 +23,9 @@ from celery_delayq.web.words import in_words, read_schedule
         (crontab(minute=5, hour="*/2"), "at minute 5 of every 2 hours"),
         (crontab(minute="0,30", hour="8-17"), "at minute 0, 30 of hour 8-17"),
         (crontab(minute=0, hour=9, day_of_week="mon-fri"), "at 09:00, on mon-fri"),
+        (crontab(minute=0, hour=8, day_of_week=1), "at 08:00, on mon"),
+        (crontab(minute=0, hour=8, day_of_week="0,2-4"), "at 08:00, on sun, tue-thu"),
+        (crontab(minute=0, hour=8, day_of_week="*/2"), "at 08:00, on */2"),
         (
             crontab(minute=0, hour=0, day_of_month=1, month_of_year="1,7"),
             "at 00:00, on day 1, in month 1, 7",

@@ -11,7 +11,7 @@ from celery.app.amqp import AMQP
 
 from celery_delayq import DelayQ
 from celery_delayq.integration import app_warnings
-from celery_delayq.integration.amqp import AMQPMixin
+from celery_delayq.integration.task_messages import AMQPMixin
 from celery_delayq.utils import once
 from celery_delayq.webhook import Webhook
 
@@ -22,7 +22,7 @@ def test_hooking_in_twice_changes_nothing_more() -> None:
     first = app.amqp_cls
     DelayQ(app)
 
-    assert app.amqp_cls == first == "celery_delayq.integration.amqp:AMQP"
+    assert app.amqp_cls == first == "celery_delayq.integration.task_messages:AMQP"
     assert isinstance(app.amqp, AMQPMixin)
 
 

@@ -14,14 +14,14 @@ from celery_delayq import DelayQ
 from celery_delayq.errors import InvalidRetry
 from celery_delayq.integration.retries import attempts_of
 from celery_delayq.model.names import unmatched_patterns
-from celery_delayq.model.retry_options import (
+from celery_delayq.model.retries.options import (
     MAX_BUDGET,
     policies_by_pattern,
     policy_of_task,
     property_of_call,
 )
-from celery_delayq.model.retry_policy import TEN_RETRIES, Exponential, RetryPolicy
-from tests.unit.model.test_retry_policy import HOUR, double, nothing, waits
+from celery_delayq.model.retries.policy import TEN_RETRIES, Exponential, RetryPolicy
+from tests.unit.model.retries.test_policy import HOUR, double, nothing, waits
 
 # -- of a task
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from celery_delayq.errors import RecordError
-from celery_delayq.model.lookup import IndexEntry, Position
+from celery_delayq.model.script_values import IndexEntry, Position
 
 
 def test_an_index_entry_may_hold_any_bytes() -> None:

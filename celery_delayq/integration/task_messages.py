@@ -1,4 +1,4 @@
-"""Celery's message factory, with our options, checks and context."""
+"""How ``app.amqp`` makes the messages of tasks: with our options, checks and context."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from celery_delayq.integration.app_warnings import (
     warn_of_naive_eta,
     warn_of_stock,
 )
-from celery_delayq.model import canvas, retry_options, task_options, unique
+from celery_delayq.model import canvas, task_options, unique
 from celery_delayq.model.delivery import LeasePlace
 from celery_delayq.model.envelope import (
     LIMIT_FIELD,
@@ -36,6 +36,7 @@ from celery_delayq.model.envelope import (
 from celery_delayq.model.limits import LIMIT_OPTION
 from celery_delayq.model.limits.of_app import limits_of
 from celery_delayq.model.names import Renames, renames_of
+from celery_delayq.model.retries import options as retry_options
 
 #: Our properties that a retry takes from the message of its task.
 _RETRY_PROPERTIES = ("unique", "skip_after", "retry", "budget", LIMIT_FIELD)
@@ -120,7 +121,7 @@ class AMQPMixin:
             if limited is not None:
                 given[LIMIT_OPTION] = limited.limit
             if given:
-                raise ConfigError(f"{name}: {', '.join(given)} need task_protocol 2")
+                raise ConfigError(f"{name}: only with task_protocol 2: {', '.join(given)}")
             return _note_nothing
         headers = message.headers
         running = get_current_task()

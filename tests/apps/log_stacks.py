@@ -1,6 +1,6 @@
-"""Log the stacks of threads and greenlets on SIGUSR1: Celery does not where the pool is green.
+"""Log stacks where Celery does not: of greenlets on SIGUSR1, of prefork's children on SIGUSR2.
 
-So a worker that does not end says where it waits.
+So a worker that does not end says where it waits. SIGUSR1 is a child's soft time limit.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import sys
 import traceback
 from types import FrameType
 
-from celery.signals import worker_ready
+from celery.signals import worker_process_init, worker_ready
 
 
 @worker_ready.connect
@@ -22,6 +22,12 @@ def log_on_signal(sender: object = None, **_: object) -> None:
         signal.signal(signal.SIGUSR1, _log_greenlets)
         # Also where the main thread comes to no Python code.
         faulthandler.register(signal.SIGUSR1, chain=True)
+
+
+@worker_process_init.connect
+def log_child_on_signal(**_: object) -> None:
+    """Install the handler in a child of prefork."""
+    faulthandler.register(signal.SIGUSR2, file=2)  # Celery replaces `sys.stderr`
 
 
 def _log_greenlets(_signal: int, _frame: FrameType | None) -> None:

@@ -1,4 +1,4 @@
-"""The tab in Flower: our pages, and Flower's pages of a task and of the broker."""
+"""The handlers of the tab in Flower: our pages, and Flower's pages of a task and of the broker."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from celery_delayq.store.error_text import BROKER_ERRORS
 from celery_delayq.web.handler import DelayedPages
 from celery_delayq.web.pages import overview
 from celery_delayq.web.query import quoted
-from celery_delayq.web.rights import basic_credentials
+from celery_delayq.web.request_checks import basic_credentials
 from celery_delayq.web.site import Site
 
 #: The attribute of Flower's application with its site.

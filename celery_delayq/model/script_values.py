@@ -1,4 +1,4 @@
-"""Places and outcomes of entries in the form that scripts return. No I/O."""
+"""Values that scripts take and return: names, places and outcomes of entries. No I/O."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ import subprocess
 import tarfile
 from pathlib import Path
 
-from tests.support.left_out import left_out
+from tests.support.skips import left_out
 
 ROOT = Path(__file__).parents[2]
 

@@ -1,4 +1,4 @@
-"""The search for dead letters by a filter, with the tasks of an app, and its pages."""
+"""Reads dead letters by a filter in the order of their deaths, one page after the other."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from celery_delayq.model.dead_letter import DeadFilter, DeadLetter, DeadLetterCursor
 from celery_delayq.model.scheduled import Page
-from celery_delayq.schedule.search import search_of
+from celery_delayq.schedule.pages import search_of
 from celery_delayq.store.control import MAX_PAGE_BYTES
 from celery_delayq.store.dead_letters import DeadLetterExtent
 from celery_delayq.store.paging import Ask, queues_of

@@ -11,7 +11,7 @@ from functools import partial
 from celery_delayq.errors import BrokerUnavailable, CommandRefused
 from celery_delayq.store.cluster.stores import address_of
 from celery_delayq.store.error_text import BROKER_ERRORS, describe_error
-from celery_delayq.store.schedule import Store
+from celery_delayq.store.store import Store
 from celery_delayq.store.stores import Stores
 from celery_delayq.utils.deadline import NotInTime, begin
 

@@ -1,4 +1,4 @@
-"""The search for entries by the arguments of their tasks, with the tasks of an app."""
+"""Pages of the schedule by a filter, also by arguments with the tasks of an app."""
 
 from __future__ import annotations
 

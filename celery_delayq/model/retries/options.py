@@ -11,7 +11,7 @@ from celery.app.task import Task
 from celery_delayq.errors import InvalidRetry
 from celery_delayq.model.arguments.functions import option_of
 from celery_delayq.model.names import first_match, values_by_pattern
-from celery_delayq.model.retry_policy import UNSET, Exponential, RetryPolicy, exception_classes
+from celery_delayq.model.retries.policy import UNSET, Exponential, RetryPolicy, exception_classes
 from celery_delayq.utils.numbers import is_integer
 
 #: Options of a call. A task has these too, and :data:`TASK_OPTIONS`.

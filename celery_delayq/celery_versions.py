@@ -1,4 +1,4 @@
-"""The oldest Celery that the changes fit. Importing this module refuses an older one.
+"""The releases of Celery that the changes fit. Importing this module refuses an older one.
 
 The package imports it first: with an older Celery other imports fail with errors that do not say
 why.
@@ -10,6 +10,9 @@ import celery
 
 #: The oldest Celery whose tasks and workers the changes fit.
 MIN_CELERY = (5, 5)
+
+#: The newest minor version of Celery on which the tests run (``make matrix``).
+NEWEST_TESTED_CELERY = (5, 7)
 
 if celery.VERSION < MIN_CELERY:
     raise ImportError(

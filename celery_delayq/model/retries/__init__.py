@@ -1,0 +1,1 @@
+"""How failed tasks are retried: policies, and the options that choose one. No I/O."""
