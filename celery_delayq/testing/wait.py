@@ -11,6 +11,9 @@ _Found = TypeVar("_Found")
 #: Longest wait in seconds where a call has no *timeout*. A test suite for a busy machine may set it
 #: in its ``conftest.py``.
 DEFAULT_TIMEOUT = 60.0
+#: Seconds between two calls of a condition: at first, and at most. In between they are this part of
+#: the time waited so far. Many tests that wait leave the processors to what they wait for so.
+_FIRST_INTERVAL, _LAST_INTERVAL, _PART = 0.02, 0.1, 0.05
 
 
 def seconds_of(timeout: float | None) -> float:
@@ -23,7 +26,7 @@ def wait_until(
     timeout: float | None = None,
     what: str | Callable[[], str] = "the condition",
     *,
-    interval: float = 0.02,
+    interval: float | None = None,
 ) -> _Found:
     """Call `condition` until its result is true, and return that result.
 
@@ -37,7 +40,7 @@ def wait_until(
         Name of the condition in the error, or a function that returns the name. The function is
         called after the timeout.
     interval
-        Seconds between two calls.
+        Seconds between two calls. By default 0.02 at first, and up to 0.1 after two seconds.
 
     Raises
     ------
@@ -45,10 +48,14 @@ def wait_until(
         `condition` stayed false for `timeout`.
     """
     seconds = seconds_of(timeout)
-    deadline = time.monotonic() + seconds
+    began = time.monotonic()
     while not (found := condition()):
-        if time.monotonic() >= deadline:
+        waited = time.monotonic() - began
+        if waited >= seconds:
             text = what if isinstance(what, str) else what()
             raise TimeoutError(f"waited {seconds:g} s in vain for {text}")
-        time.sleep(interval)
+        if interval is None:
+            time.sleep(min(max(waited * _PART, _FIRST_INTERVAL), _LAST_INTERVAL))
+        else:
+            time.sleep(interval)
     return found

@@ -327,7 +327,7 @@ def test_changes_of_dead_letters_take_what_was_counted(
 
 #: Entries of a search that is interrupted. Their lines are larger than a pipe, so a command whose
 #: output nobody reads does not end.
-MANY = 10_001
+MANY = 3_001
 
 
 def with_order(number: int) -> bytes:
@@ -377,7 +377,7 @@ def test_an_interrupted_search_says_how_to_go_on(
     assert 0 < len(found) < len(wanted)
     assert "Traceback" not in log
     told = re.search(
-        rf"Interrupted: ([\d,]+) found among [\d,]+ of 10,001 {noun}\. Go on with: (.*)", log
+        rf"Interrupted: ([\d,]+) found among [\d,]+ of 3,001 {noun}\. Go on with: (.*)", log
     )
     assert told is not None, log[-500:]
     rest = subprocess.run(
