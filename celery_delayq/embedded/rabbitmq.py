@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import socket
 import subprocess
-from base64 import b64encode
+import sys
+from base64 import b64decode, b64encode
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from http.client import HTTPConnection, RemoteDisconnected
@@ -38,9 +40,17 @@ _POLL_SECONDS: Final = 0.05
 #: before they are ready, and a node may end then. A service manager would restart it, too.
 _START_ATTEMPTS: Final = 3
 
+#: Nodes and ``rabbitmqctl`` connect to nodes from an address that no client has. If a client had
+#: the same address and port, RabbitMQ 3.10 would end its management API: ``rabbit_net:dist_info``
+#: expects one connection of each address and port. Linux alone has the address without set-up.
+_CONNECT_FLAGS: Final = (
+    "-kernel inet_dist_connect_options [{ip,{127,0,0,2}}]" if sys.platform == "linux" else ""
+)
+
 #: Flags for two schedulers that sleep without work. By default the schedulers of Erlang spin.
 _ERLANG_FLAGS: Final = (
-    "-kernel inet_dist_use_interface {127,0,0,1} +S 2:2 +sbwt none +sbwtdcpu none +sbwtdio none"
+    "-kernel inet_dist_use_interface {127,0,0,1} +S 2:2 +sbwt none +sbwtdcpu none +sbwtdio none "
+    + _CONNECT_FLAGS
 )
 
 _CONFIG: Final = """\
@@ -97,7 +107,8 @@ class EmbeddedRabbitMQ:
         self._folder = self._epmd.temp_dir
         # Without this file, nodes that start at the same time make a cookie each.
         cookie = self._folder / ".erlang.cookie"
-        cookie.write_text(uuid4().hex)
+        self._cookie = uuid4().hex
+        cookie.write_text(self._cookie)
         cookie.chmod(0o400)
         self._epmd_port = free_port()
         self._nodes = [
@@ -250,6 +261,36 @@ class EmbeddedRabbitMQ:
             raise EmbeddedServerError(f"rabbitmqctl {' '.join(arguments)}: {done.stderr}")
         return done.stdout
 
+    def evaluate(self, expression: str, *, number: int = 0) -> str:
+        """Evaluate an Erlang expression in a node; return its value as Erlang prints it.
+
+        ``erl_call`` of Debian's package erlang-base takes some ms. Without it
+        ``rabbitmqctl eval`` takes a second.
+
+        Raises
+        ------
+        EmbeddedServerError
+            The expression failed.
+        """
+        program = shutil.which("erl_call")
+        if program is None:
+            return self.control("eval", f"{expression}.", number=number).strip()
+        node = self._nodes[number]
+        printed = f'io_lib:format("~tp", [begin {expression} end])'
+        done = subprocess.run(
+            [program, "-n", f"{node.name}@localhost", "-c", self._cookie, "-e"],
+            input=f"base64:encode_to_string(unicode:characters_to_binary({printed})).\n",
+            env={**os.environ, **node.environment()},
+            capture_output=True,
+            text=True,
+            timeout=self._timeout,
+            check=False,
+        )
+        found = re.fullmatch(r'\{ok, "(.*)"\}\s*', done.stdout, re.DOTALL)
+        if found is None:
+            raise EmbeddedServerError(f"{expression}: {done.stdout}{done.stderr}")
+        return b64decode(found[1]).decode()
+
     def new_vhost(self) -> str:
         """Make an empty virtual host that runs on all nodes, and return its name."""
         name = f"test-{uuid4().hex[:12]}"
@@ -349,6 +390,7 @@ class _Node:
             "HOME": str(self._owner._folder),  # all nodes of a cluster have one cookie
             "ERL_EPMD_ADDRESS": HOST,
             "ERL_EPMD_PORT": str(self._owner._epmd_port),
+            "RABBITMQ_CTL_ERL_ARGS": _CONNECT_FLAGS,
         }
 
     def relaunch_if_ended(self) -> bool:

@@ -225,8 +225,8 @@ def move_what_is_stuck(stage: Stage) -> set[str]:
             if ".delay." in queue["name"] and queue.get("messages") and len(others) == 2:
                 name = f'rabbit_misc:r(<<"{queue["vhost"]}">>, queue, <<"{queue["name"]}">>)'
                 found = f"element(2, rabbit_amqqueue:lookup({name}))"
-                call = f"rabbit_quorum_queue:transfer_leadership({found}, {others.pop()})."
-                if stage.broker.control("eval", call).startswith("{migrated"):
+                call = f"rabbit_quorum_queue:transfer_leadership({found}, {others.pop()})"
+                if stage.broker.evaluate(call).startswith("{migrated"):
                     moved.add(queue["name"])
     return moved
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any, ClassVar, TypeVar
@@ -193,9 +194,11 @@ class OnRabbitMQ(Broker):
     def unfinished(self, queue: str = "celery") -> dict[str, int]:
         """Return the number of unfinished tasks, by state; empty if there is none."""
         # The list counts leased messages. For quorum queues it may be some seconds old.
-        columns = ("name", "messages_unacknowledged")
-        table = self.server.control("list_queues", "--vhost", self._vhost, *columns)
-        unacknowledged = dict(line.split("\t") for line in table.splitlines()[1:])
+        rows = f'rabbit_amqqueue:info_all(<<"{self._vhost}">>, [name, messages_unacknowledged])'
+        table = self.server.evaluate(
+            f"[{{binary_to_list(Name), N}} || [{{_, {{_, _, _, Name}}}}, {{_, N}}] <- {rows}]"
+        )
+        unacknowledged = dict(re.findall(r'\{"(.*?)",(\d+)\}', table))
         ours = [
             name
             for name in unacknowledged

@@ -94,7 +94,7 @@ def test_messages_are_received_once_and_in_order_however_they_arrive(
     worker = Worker(child)
     data = sent(*messages)
     try:
-        # At most what a pipe holds. The last size is that of the rest, in some hundred pieces at most.
+        # At most what a pipe holds. The last size is that of the rest: some hundred pieces at most.
         *sizes, last = cuts
         last = max(last, len(data) // 100 + 1)
         while data:

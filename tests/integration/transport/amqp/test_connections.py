@@ -81,8 +81,8 @@ def test_the_second_url_is_tried_when_the_virtual_host_is_down_at_the_first(
 ) -> None:
     """A node of a cluster may be up without it; here it is another virtual host."""
     down = delayq_rabbitmq_server.new_vhost()
-    stop = f'rabbit_vhost_sup_sup:stop_and_delete_vhost(<<"{down}">>).'
-    delayq_rabbitmq_server.control("eval", stop)
+    stop = f'rabbit_vhost_sup_sup:stop_and_delete_vhost(<<"{down}">>)'
+    delayq_rabbitmq_server.evaluate(stop)
     first = delayq_rabbitmq_server.url("delayq+amqp", vhost=down)
 
     with RabbitMQScene(f"{first};{delayq_rabbitmq}") as scene:
@@ -246,7 +246,7 @@ def _consumer_timeout(server: EmbeddedRabbitMQ, ms: int) -> Iterator[None]:
 
     def set_to(timeout: int, look: int) -> None:
         for name, value in (("consumer_timeout", timeout), ("channel_tick_interval", look)):
-            server.control("eval", f"application:set_env(rabbit, {name}, {value}).")
+            server.evaluate(f"application:set_env(rabbit, {name}, {value})")
 
     set_to(ms, 200)
     try:

@@ -202,10 +202,9 @@ def max_message_size(
 ) -> Iterator[Callable[[int], None]]:
     def limit(size: int) -> None:
         # RabbitMQ 4 reads the setting once.
-        delayq_rabbitmq_server.control(
-            "eval",
+        delayq_rabbitmq_server.evaluate(
             f"application:set_env(rabbit, max_message_size, {size}), "
-            f"persistent_term:put(max_message_size, {size}).",
+            f"persistent_term:put(max_message_size, {size})"
         )
 
     yield limit
