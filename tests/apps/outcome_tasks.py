@@ -18,8 +18,6 @@ from tests.apps.settings import new_app
 # Where solo workers end side by side, the connection comes back when the last has ended its task.
 lease_keeper.SHUTDOWN_SECONDS = 60.0
 
-#: Seconds after its start when a limited task is ended: by then all others have started.
-LIMIT = 10.0
 #: Seconds until a retry: it is only to be seen in the schedule.
 RETRY = 3600
 
@@ -91,15 +89,15 @@ def ignore(self: Any, number: int) -> None:
     raise Ignore()
 
 
-@_task("soft_limit", gated=False, soft_time_limit=LIMIT)
+@_task("soft_limit", gated=False)
 def soft_limit(self: Any, number: int) -> None:
-    """Run until the soft time limit."""
+    """Run until the soft time limit, with which it is sent."""
     wait_for("never")
 
 
-@_task("hard_limit", gated=False, time_limit=LIMIT)
+@_task("hard_limit", gated=False)
 def hard_limit(self: Any, number: int) -> None:
-    """Run until the hard time limit."""
+    """Run until the hard time limit, with which it is sent."""
     wait_for("never")
 
 

@@ -6,6 +6,7 @@ import gc
 import json
 import os
 import signal
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from itertools import count
@@ -43,8 +44,12 @@ PUBLISHING = {
 }
 #: Scripts that report an end to Redis.
 ENDS = ("leases/ack", "leases/dead_letter", "leases/replace", "leases/requeue", "deadletters/add")
+#: Tasks that end by a limit, and the option that sets it.
+LIMITS = {"soft_limit": "soft_time_limit", "hard_limit": "time_limit"}
+#: Seconds after its start when a limited task is ended: by then all others have started.
+LIMIT = 10.0
 #: Tasks that end only by a call of the test, or by their own limit.
-UNGATED = ("soft_limit", "hard_limit", "terminate")
+UNGATED = (*LIMITS, "terminate")
 
 
 class Stage(LedgerDesk):
@@ -146,13 +151,14 @@ class Stage(LedgerDesk):
 
     def _cut_ended(self) -> None:
         self._begin()
-        # Tasks with limits come last. A worker whose limit passes before it has heard of the
-        # revocation waits for Redis, and hears nothing.
-        limited = self._of("soft_limit", "hard_limit")
+        # Tasks with limits come last, and a slow machine gives them more time. A worker whose limit
+        # passes before it has heard of the revocation waits for Redis, and hears nothing.
+        limited = self._of(*LIMITS)
         others = [cell for cell in self.cells if cell not in limited]
+        began = time.monotonic()
         self._send(others)
         self._wait_started(others)
-        self._send(limited)
+        self._send(limited, limit=LIMIT + 3 * (time.monotonic() - began))
         self._wait_running(self.cells)
         self._proxy.hold(*ENDS)
         self._revoke()
@@ -268,11 +274,12 @@ class Stage(LedgerDesk):
 
     # -- tasks
 
-    def _send(self, cells: Collection[Cell] | None = None) -> None:
+    def _send(self, cells: Collection[Cell] | None = None, limit: float = LIMIT) -> None:
         for cell in self.cells if cells is None else cells:
             is_killed_last = cell.ending in KILLED and self.world.cut in ("", "before")
             gate = "kill" if is_killed_last else "go"
-            task = self._app.signature(f"outcome.{cell.ending}", (gate,), **cell.options)
+            more = {LIMITS[cell.ending]: limit} if cell.ending in LIMITS else {}
+            task = self._app.signature(f"outcome.{cell.ending}", (gate,), **cell.options, **more)
             if cell.in_chord:
                 beside = self._app.signature("outcome.beside", task_id=cell.beside)
                 body = self._app.signature("outcome.body", task_id=cell.body)
