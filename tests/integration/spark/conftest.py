@@ -22,7 +22,7 @@ from celery_delayq.testing import wait_until
 from celery_delayq.testing.processes import ManagedProcess
 from celery_delayq.testing.servers import new_server
 from tests.integration.spark.cluster import SECRETS, Cluster
-from tests.integration.spark.driver import QUICK, Driver, configured, settings
+from tests.integration.spark.driver import QUICK, Driver, configured, run_stream, settings
 from tests.integration.spark.flights import OPTIONS, SCHEMA
 from tests.support import TIMEOUT
 from tests.support.postgres import PASSWORD, PostgresServer
@@ -135,7 +135,7 @@ def stream(spark: Any, delayq_broker_url: str, tmp_path: Path) -> Callable[..., 
     def once(**options: str) -> list[str]:
         found: list[str] = []
         given = {"url": delayq_broker_url, "table": "history", **options}
-        query = (
+        writer = (
             spark.readStream.format("celery_delayq")
             .options(**given)
             .load()
@@ -144,12 +144,8 @@ def stream(spark: Any, delayq_broker_url: str, tmp_path: Path) -> Callable[..., 
             )
             .option("checkpointLocation", str(tmp_path / "checkpoint"))
             .trigger(availableNow=True)
-            .start()
         )
-        query.awaitTermination(120)
-        if query.exception() is not None:
-            raise query.exception()
-        assert not query.isActive
+        run_stream(writer.start)
         return found
 
     return once

@@ -39,6 +39,11 @@ appender.stderr.layout.pattern = %d %p %c{{1}}: %m%n%ex
 """
 
 
+#: What Spark says where a Python did not start in time.
+TOO_LATE = "Python worker failed to connect back"
+_STREAM_STARTS = 5
+
+
 def settings(folder: Path) -> dict[str, str]:
     """Return the settings of all Sparks of tests; their files are in *folder*."""
     return {
@@ -73,6 +78,23 @@ def configured(folder: Path, conf: Mapping[str, str], level: str) -> dict[str, s
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_WORKER_DIR": str(folder / "work"),
     }
+
+
+def run_stream(start: Callable[[], Any]) -> None:
+    """Start a stream, and wait for its end.
+
+    It is started again if its Python came too late: Spark waits 10 s for it, which no setting
+    changes, and a busy machine may take longer.
+    """
+    for _ in range(_STREAM_STARTS - 1):
+        try:
+            start().awaitTermination()
+        except Exception as exc:
+            if TOO_LATE not in str(exc):
+                raise
+        else:
+            return
+    start().awaitTermination()
 
 
 class JobFailed(Exception):

@@ -13,6 +13,7 @@ from redis import Redis
 
 from celery_delayq.spark.reconcile import Options, Summary, read_jdbc, reconcile
 from celery_delayq.testing import wait_until
+from tests.integration.spark.driver import run_stream
 from tests.integration.spark.flights import COLUMNS, OPTIONS
 from tests.support import TIMEOUT
 
@@ -139,13 +140,12 @@ def explain(spark: Any, options: Given, number: int) -> str:
 def stream(spark: Any, options: Given, folder: str) -> None:
     """Write new runs of the history to Parquet files."""
     rows = spark.readStream.format("celery_delayq").options(table="history", **options).load()
-    query = (
+    writer = (
         rows.writeStream.format("parquet")
         .option("checkpointLocation", f"{folder}/checkpoint")
         .trigger(availableNow=True)
-        .start(f"{folder}/runs")
     )
-    query.awaitTermination()
+    run_stream(lambda: writer.start(f"{folder}/runs"))
 
 
 def follow(spark: Any, url: str, checkpoint: str, more: Given | None = None) -> None:
@@ -157,14 +157,13 @@ def follow(spark: Any, url: str, checkpoint: str, more: Given | None = None) -> 
         .selectExpr("`offset`", "ended + INTERVAL 100 YEARS AS at", "id AS run")
     )
     given = {"task": "audit.check", "idcolumn": "offset", "etacolumn": "at", "batchsize": "50"}
-    query = (
+    writer = (
         runs.writeStream.format("celery_delayq")
         .options(url=url, **{**given, **(more or {})})
         .option("checkpointLocation", checkpoint)
         .trigger(availableNow=True)
-        .start()
     )
-    query.awaitTermination()
+    run_stream(writer.start)
 
 
 def values(spark: Any, number: int) -> Any:
