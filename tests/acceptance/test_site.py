@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import re
 import subprocess
 import sys
@@ -24,11 +26,18 @@ pytestmark = pytest.mark.full
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder with the pages."""
-    folder = tmp_path_factory.mktemp("site")
-    command = [sys.executable, "-m", "tests.site", str(folder)]
-    done = subprocess.run(command, cwd=pages.ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    """The folder with the pages; built once where several processes run the tests."""
+    beside_others = "PYTEST_XDIST_WORKER" in os.environ
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if beside_others else base) / "site"
+    with folder.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / "html" / "llms.txt").exists():
+            command = [sys.executable, "-m", "tests.site", str(folder)]
+            done = subprocess.run(
+                command, cwd=pages.ROOT, capture_output=True, text=True, check=False
+            )
+            assert done.returncode == 0, done.stdout + done.stderr
     return folder / "html"
 
 
