@@ -82,7 +82,7 @@ def test_foreign_messages_in_the_streams_hide_no_dead_letter_and_can_be_removed(
         connection.default_channel.declarer.prepare(1, "", "")
     number = 0
 
-    # RabbitMQ keeps all that was ever in a stream, and each list reads it.
+    # RabbitMQ keeps what a stream has had, and each list reads all of it.
     @settings(FUZZ, max_examples=10)
     @given(data=st.data())
     def run(data: st.DataObject) -> None:
