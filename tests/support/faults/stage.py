@@ -203,9 +203,11 @@ class Stage:
         self, keys: Collection[str] | None = None, *, forgotten: Collection[str] = ()
     ) -> bool:
         """Return whether all of *keys*, or all certain promises, have run."""
+        # Read before the promises: a run promises its retry before it ends.
+        finished = self.ledger.finished().union(forgotten)
         if keys is None:
             keys = {promise.key for promise in self.promises() if promise.certain}
-        return not set(keys).difference(forgotten, self.ledger.finished())
+        return finished.issuperset(keys)
 
     def settle(self, rollback: Rollback | None = None) -> None:
         """Wait until all promised tasks have run and the broker has none left.
