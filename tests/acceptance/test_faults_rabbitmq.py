@@ -179,8 +179,9 @@ def test_a_cluster_goes_on_while_each_node_is_killed_in_turn(
 def wait_for_runs(stage: Stage, workers: list[WorkerProcess], count: int) -> int:
     """Wait until *count* more tasks have run; return for how many queues a leader was elected.
 
-    On a busy machine RabbitMQ 3.10 may leave a queue without a leader for minutes, though two of
-    its three members run. It confirms no message to the queue then, and each publish takes 30 s.
+    A node that is killed just while it declares a quorum queue may leave it without a leader
+    (RabbitMQ 3.10), though two of its three members run. RabbitMQ then confirms no message to this
+    delay queue, and each publish takes 30 s.
     """
     wanted = len(stage.ledger.finished()) + count
     elections = 0
