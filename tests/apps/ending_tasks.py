@@ -165,7 +165,7 @@ class Desk(LedgerDesk):
         for n in range(count):
             task = kinds[n % len(kinds)]
             kind = task.name.rpartition(".")[2]
-            id = f"{gate or 'quick'}-{n}-{kind}-{uuid.uuid4().hex[:6]}"
+            id = f"{gate or 'quick'}-{n}-{kind}-{uuid.uuid4().hex[:12]}"
             to = {"queue": next(self._turns), **options}
             task.apply_async((gate,), task_id=id, connection=connection, **to)
             sent.append(id)

@@ -102,7 +102,7 @@ class Play:
         self._send("add", 1, 1, queue="brief")
         self._send("add", 1, 1, queue="aside")
         self._send("nap", LEASE / 2)  # a lease is extended each third of it while something is held
-        lost = f"lost-{uuid4().hex[:6]}"
+        lost = f"lost-{uuid4().hex[:12]}"
         store.leases.acquire("aside", lost, 0.05, "1", 1)
         with self._app.connection_for_write() as connection:  # a message that kombu keeps
             channel = connection.channel()
