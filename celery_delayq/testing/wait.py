@@ -12,7 +12,7 @@ _Found = TypeVar("_Found")
 #: in its ``conftest.py``.
 DEFAULT_TIMEOUT = 60.0
 #: Seconds between two calls of a condition: at first, and at most. In between they are this part of
-#: the time waited so far. Many tests that wait leave the processors to what they wait for so.
+#: the time waited so far. A call costs time of the processors that the awaited work needs.
 _FIRST_INTERVAL, _LAST_INTERVAL, _PART = 0.02, 0.1, 0.05
 
 
@@ -54,8 +54,6 @@ def wait_until(
         if waited >= seconds:
             text = what if isinstance(what, str) else what()
             raise TimeoutError(f"waited {seconds:g} s in vain for {text}")
-        if interval is None:
-            time.sleep(min(max(waited * _PART, _FIRST_INTERVAL), _LAST_INTERVAL))
-        else:
-            time.sleep(interval)
+        growing = min(max(waited * _PART, _FIRST_INTERVAL), _LAST_INTERVAL)
+        time.sleep(growing if interval is None else interval)
     return found

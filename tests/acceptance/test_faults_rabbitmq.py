@@ -29,6 +29,8 @@ pytestmark = pytest.mark.full
 CONFIRM_TIMEOUTS = {"recommended": (5000, 12), "default": (None, 370)}
 
 COUNT = 5000
+#: Seconds without enough runs after which the test calls an election of queues without a leader.
+ELECTION_AFTER = 90
 
 
 def are_moving(stage: Stage) -> bool:
@@ -196,12 +198,13 @@ def wait_for_runs(stage: Stage, workers: list[WorkerProcess], count: int) -> int
             f"{shown} of queues: {states}, {logs}"
         )
 
-    if not stage.wait_for(lambda: len(stage.ledger.finished()) >= wanted, 90):
+    if not stage.wait_for(lambda: len(stage.ledger.finished()) >= wanted, ELECTION_AFTER):
         for queue in stage.broker.ask("GET", "queues"):
             if queue["type"] == "quorum" and queue.get("messages") is None:
                 elections += 1
                 elect_leader(stage, queue)
-    wait_until(lambda: len(stage.ledger.finished()) >= wanted, TIMEOUT, missing)
+    rest = TIMEOUT - ELECTION_AFTER
+    wait_until(lambda: len(stage.ledger.finished()) >= wanted, rest, missing)
     return elections
 
 

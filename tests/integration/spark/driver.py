@@ -81,20 +81,19 @@ def configured(folder: Path, conf: Mapping[str, str], level: str) -> dict[str, s
 
 
 def run_stream(start: Callable[[], Any]) -> None:
-    """Start a stream, and wait for its end.
+    """Start a stream, and wait for its end, at most `TIMEOUT`.
 
     It is started again if its Python came too late: Spark waits 10 s for it, which no setting
     changes, and a busy machine may take longer.
     """
-    for _ in range(_STREAM_STARTS - 1):
+    for attempt in range(1, _STREAM_STARTS + 1):
         try:
-            start().awaitTermination()
+            assert start().awaitTermination(TIMEOUT), "the stream has not ended in time"
         except Exception as exc:
-            if TOO_LATE not in str(exc):
+            if TOO_LATE not in str(exc) or attempt == _STREAM_STARTS:
                 raise
         else:
             return
-    start().awaitTermination()
 
 
 class JobFailed(Exception):

@@ -23,6 +23,18 @@ def test_wait_until_says_what_it_waited_for() -> None:
     assert wait_until(lambda: True, 0, pytest.fail)
 
 
+def test_wait_until_asks_less_often_the_longer_it_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[float] = []
+    monkeypatch.setattr("celery_delayq.testing.wait.time.sleep", pauses.append)
+    monkeypatch.setattr("celery_delayq.testing.wait.time.monotonic", lambda: sum(pauses))
+
+    wait_until(lambda: sum(pauses) > 4, 5)
+
+    assert pauses == sorted(pauses)
+    assert (pauses[0], pauses[-1]) == (0.02, 0.1)
+    assert len(pauses) < 80
+
+
 def test_wait_until_passes_errors_on() -> None:
     with pytest.raises(ZeroDivisionError):
         wait_until(lambda: 1 // 0, 5)

@@ -72,8 +72,9 @@ def test_no_event_and_no_command_to_all_ends_a_worker(scene: ForeignRabbitMQ) ->
     run()
 
 
+@pytest.mark.parametrize("examples", [10, pytest.param(30, marks=pytest.mark.nightly)])
 def test_foreign_messages_in_the_streams_hide_no_dead_letter_and_can_be_removed(
-    scene: ForeignRabbitMQ,
+    scene: ForeignRabbitMQ, examples: int
 ) -> None:
     """The queues that only listing reads: both streams, and what was due and had no queue."""
     topology = ("delayq.dead_letters", "delayq.dead_letters.settled", "delayq.unroutable")
@@ -83,7 +84,7 @@ def test_foreign_messages_in_the_streams_hide_no_dead_letter_and_can_be_removed(
     number = 0
 
     # RabbitMQ keeps what a stream has had, and each list reads all of it.
-    @settings(FUZZ, max_examples=10)
+    @settings(FUZZ, max_examples=examples)
     @given(data=st.data())
     def run(data: st.DataObject) -> None:
         nonlocal number
