@@ -111,7 +111,10 @@ def test_messages_with_an_eta_of_a_stock_producer_move_to_the_schedule(
     delayed_scene.wait_runs(2)
     soon = next(run for run in delayed_scene.read() if run["id"] == "soon")
     assert_not_early(soon)
-    wait_until(lambda: broker.waits(delayed_scene) == 50, what="the 50 far tasks are scheduled")
+    wait_until(
+        lambda: broker.waits(delayed_scene) == 50,
+        what=lambda: f"the 50 far tasks are scheduled, of {delayed_scene.unfinished()}",
+    )
     wait_until(
         lambda: not {"ready", "leased"} & delayed_scene.unfinished().keys(),
         what="no task is ready or leased",
