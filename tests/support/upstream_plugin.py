@@ -5,6 +5,7 @@ It makes the changes of this package, and notes which tests fail.
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 from pathlib import Path
@@ -31,8 +32,14 @@ if os.environ.get(CHANGED):
 
 
 def pytest_collection_finish() -> None:
-    """Let kombu's transport use the poller that its tests set before they import it."""
+    """Let kombu's transport use the poller that its tests set before they import it.
+
+    And keep the garbage collector away from the thousands of tests: Celery calls the collector for
+    each process that it starts, and its tests start hundreds.
+    """
     redis.poll = eventio.poll
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_runtest_logreport(report: Any) -> None:

@@ -106,13 +106,26 @@ def test_messages_with_an_eta_of_a_stock_producer_move_to_the_schedule(
         past = dt.datetime(2001, 1, 1, tzinfo=UTC)
         stock.send_task("add", (0, 2), eta=past, connection=connection, task_id="past")
 
-    delayed_scene.start()
+    worker = delayed_scene.start()
 
     delayed_scene.wait_runs(2)
     soon = next(run for run in delayed_scene.read() if run["id"] == "soon")
     assert_not_early(soon)
+    # A worker keeps them in its memory if RabbitMQ was silent for 2 s, and the next one has them.
+    was_silent = False
+
+    def is_each_scheduled() -> bool:
+        nonlocal worker, was_silent
+        if "tasks with an ETA wait in this worker's memory" in worker.log:
+            was_silent = True
+            worker.term()
+            worker.wait(TIMEOUT)
+            worker = delayed_scene.start()
+        waits = broker.waits(delayed_scene)
+        return waits == 50 or (was_silent and waits > 50)
+
     wait_until(
-        lambda: broker.waits(delayed_scene) == 50,
+        is_each_scheduled,
         what=lambda: f"the 50 far tasks are scheduled, of {delayed_scene.unfinished()}",
     )
     wait_until(
