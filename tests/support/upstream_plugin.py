@@ -32,12 +32,22 @@ if os.environ.get(CHANGED):
 
 
 def pytest_collection_finish() -> None:
-    """Let kombu's transport use the poller that its tests set before they import it.
-
-    And keep the garbage collector away from the thousands of tests: Celery calls the collector for
-    each process that it starts, and its tests start hundreds.
-    """
+    """Let kombu's transport use the poller that its tests set before they import it."""
     redis.poll = eventio.poll
+    _freeze()
+
+
+def pytest_runtest_teardown(item: Any, nextitem: Any) -> None:
+    """Freeze what a file leaves behind."""
+    if nextitem is not None and nextitem.path != item.path:
+        _freeze()
+
+
+def _freeze() -> None:
+    """Keep the garbage collector away from what stays: the tests, and the reports of each.
+
+    Celery calls the collector for each process that it starts, and its tests start hundreds.
+    """
     gc.collect()
     gc.freeze()
 
