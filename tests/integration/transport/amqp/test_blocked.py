@@ -28,17 +28,23 @@ from tests.support import TIMEOUT
 from tests.support.scene import StartWorker
 from tests.support.stopped import stop
 
-LIMIT = "set_vm_memory_high_watermark"
+
+def set_memory_limit(server: EmbeddedRabbitMQ, limit: str) -> None:
+    """Do what ``rabbitmqctl set_vm_memory_high_watermark absolute`` does, without its process."""
+    done = server.evaluate(
+        f'vm_memory_monitor:set_vm_memory_high_watermark({{absolute, "{limit}"}})'
+    )
+    assert done == "ok"
 
 
 @contextmanager
 def low_on_memory(server: EmbeddedRabbitMQ) -> Iterator[None]:
-    server.control(LIMIT, "absolute", "1MB")
+    set_memory_limit(server, "1MB")
     try:
         wait_until(lambda: server.ask("GET", "nodes")[0].get("mem_alarm"), TIMEOUT)
         yield
     finally:
-        server.control(LIMIT, "absolute", "2GB")
+        set_memory_limit(server, "2GB")
 
 
 @pytest.mark.parametrize("size", [1, 12_000_000])
