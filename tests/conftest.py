@@ -71,6 +71,8 @@ SPARK = "tests/integration/spark/"
 PROJECT = "tests/unit/project/"
 #: Servers of a whole process, and parts of the ids of the tests that use them.
 SHARED = {"Redis Cluster": ("cluster",), "RabbitMQ": ("rabbitmq", "amqp")}
+#: The tests of this file share a cluster of RabbitMQ.
+NODES = "tests/integration/embedded/test_rabbitmq.py"
 #: Fault tests start servers of their own, and last long.
 FAULTS = "tests/acceptance/"
 #: `make test` runs a test on the first of these that it has, or two with the mark "conformance".
@@ -192,7 +194,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             if groups > 1 and not nodeid.startswith(FAULTS):
                 for server, parts in SHARED.items():
                     if any(part in nodeid for part in parts):
-                        return f"{server} {crc32(nodeid.encode()) % groups}"
+                        key = NODES if nodeid.startswith(NODES) else nodeid
+                        return f"{server} {crc32(key.encode()) % groups}"
             return nodeid
 
     return FewServers(config, log)

@@ -27,7 +27,7 @@ from tests.support.lease_time import pass_time
 
 WANTED = int(os.environ.get("DELAYQ_EXAMPLES", "0"))
 EXAMPLES = WANTED or scaled(80, 500)
-FEW = min(12, EXAMPLES)
+FEW, HALF = min(12, EXAMPLES), min(40, EXAMPLES)
 
 #: Most ms until a queue gets a look for a permit that has come back: the other queue has its turn.
 TURN_MS = 100
@@ -161,7 +161,13 @@ class Machine(LimitMachine):
 
 @pytest.mark.timeout(max(1800, 3 * EXAMPLES))
 @pytest.mark.parametrize(
-    "examples", [FEW, pytest.param(EXAMPLES, marks=pytest.mark.full)], ids=["few", "all"]
+    "examples",
+    [
+        FEW,
+        pytest.param(HALF, marks=pytest.mark.full),
+        pytest.param(EXAMPLES, marks=[pytest.mark.full, pytest.mark.nightly]),
+    ],
+    ids=["few", "half", "all"],
 )
 def test_no_sequence_breaks_a_limit_or_forgets_a_lane(
     delayq_redis: RedisUnderTest, examples: int

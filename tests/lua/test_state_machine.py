@@ -28,8 +28,8 @@ from tests.support.totals import present_by, totals_of
 
 WANTED = int(os.environ.get("DELAYQ_EXAMPLES", "0"))
 EXAMPLES = WANTED or scaled(80, 500)
-#: Enough sequences for a change.
-FEW = min(25, EXAMPLES)
+#: Enough sequences for a change, and for the full tier.
+FEW, HALF = min(25, EXAMPLES), min(40, EXAMPLES)
 
 
 class Machine(DeadLetterMachine):
@@ -123,7 +123,13 @@ class Machine(DeadLetterMachine):
 
 @pytest.mark.timeout(max(1800, 3 * EXAMPLES))
 @pytest.mark.parametrize(
-    "examples", [FEW, pytest.param(EXAMPLES, marks=pytest.mark.full)], ids=["few", "all"]
+    "examples",
+    [
+        FEW,
+        pytest.param(HALF, marks=pytest.mark.full),
+        pytest.param(EXAMPLES, marks=[pytest.mark.full, pytest.mark.nightly]),
+    ],
+    ids=["few", "half", "all"],
 )
 def test_no_sequence_loses_a_message_or_has_it_in_two_places(
     delayq_redis: RedisUnderTest, examples: int

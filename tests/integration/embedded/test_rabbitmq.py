@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -17,31 +18,39 @@ from tests.support.skips import need_rabbitmq
 pytestmark = pytest.mark.full
 
 
-def test_a_node_that_ends_while_the_others_start_is_started_again() -> None:
+@pytest.fixture(scope="module")
+def two_nodes() -> Iterator[EmbeddedRabbitMQ]:
     need_rabbitmq()
-    with EmbeddedRabbitMQ(nodes=2) as broker, ThreadPoolExecutor(1) as thread:
-        broker.stop()
-        before = broker.log(1)
-
-        starting = thread.submit(broker.start)
-        wait_until(lambda: broker.log(1) not in ("", before), TIMEOUT, "it starts")
-        broker.kill(1)
-        starting.result()
-
-        assert [each["running"] for each in broker.ask("GET", "nodes")] == [True, True]
+    with EmbeddedRabbitMQ(nodes=2) as broker:
+        yield broker
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="others have one loopback address")
-def test_no_client_has_the_address_from_which_nodes_and_rabbitmqctl_connect() -> None:
+def test_no_client_has_the_address_from_which_nodes_and_rabbitmqctl_connect(
+    two_nodes: EmbeddedRabbitMQ,
+) -> None:
     """RabbitMQ 3.10 ends its management API if a client has the same address and port."""
-    need_rabbitmq()
-    with EmbeddedRabbitMQ(nodes=2) as broker:
-        peers = "".join(
-            broker.control("eval", "net_kernel:nodes_info().", number=number) for number in (0, 1)
-        )
+    peers = "".join(
+        two_nodes.control("eval", "net_kernel:nodes_info().", number=number) for number in (0, 1)
+    )
 
     # Two calls of rabbitmqctl and one node that connected to the other, which listens.
     assert (peers.count("{127,0,0,2}"), peers.count("{127,0,0,1}")) == (3, 1)
+
+
+def test_a_node_that_ends_while_the_others_start_is_started_again(
+    two_nodes: EmbeddedRabbitMQ,
+) -> None:
+    two_nodes.stop()
+    before = two_nodes.log(1)
+
+    with ThreadPoolExecutor(1) as thread:
+        starting = thread.submit(two_nodes.start)
+        wait_until(lambda: two_nodes.log(1) not in ("", before), TIMEOUT, "it starts")
+        two_nodes.kill(1)
+        starting.result()
+
+    assert [each["running"] for each in two_nodes.ask("GET", "nodes")] == [True, True]
 
 
 def test_erlang_is_evaluated_with_and_without_erl_call(

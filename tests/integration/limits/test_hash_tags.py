@@ -88,7 +88,7 @@ class Scene:
         for store in stores:
             store.task_limits.announce({"api": CODE.definition.text})
         self.limits.set("api", {"rate": FORMER_RATE})
-        self._first = {key: redis.dump(key) for key in redis.keys()}
+        self._first = {key: redis.dump(key) for key in redis.keys("*")}
 
     def reset(self) -> None:
         with self._redis.pipeline() as pipe:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from kombu import Exchange, Queue
 
@@ -44,16 +44,18 @@ def scene(
         yield rabbitmq
 
 
+@pytest.mark.parametrize("examples", [10, pytest.param(30, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("acks_late", [True, pytest.param(False, marks=pytest.mark.full)])
 @pytest.mark.parametrize(
     "pool", [pytest.param("threads", marks=pytest.mark.full), "solo", "prefork"]
 )
 def test_no_message_ends_a_worker_and_none_is_lost(
-    scene: Foreign, pool: str, acks_late: bool
+    scene: Foreign, pool: str, acks_late: bool, examples: int
 ) -> None:
+    """Of few examples, and each night of many."""
     scene.worker = scene.start(pool, conf={"task_acks_late": acks_late})
 
-    @FUZZ
+    @settings(FUZZ, max_examples=examples)
     @given(data=st.data())
     def run(data: st.DataObject) -> None:
         for _ in range(MANY):
@@ -62,7 +64,7 @@ def test_no_message_ends_a_worker_and_none_is_lost(
 
     run()
     scene.wait_settled()
-    assert len(scene.sent) > 300
+    assert len(scene.sent) > 10 * examples
     dead_letters = scene.list_all()
     assert scene.ran()
     assert dead_letters

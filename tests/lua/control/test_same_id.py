@@ -119,7 +119,14 @@ def change_all(store: Bench, name: str, ids: Sequence[str], number: int) -> list
 
 
 @pytest.mark.parametrize("name", CHANGES)
-@pytest.mark.parametrize("number", [1000, pytest.param(100_000, marks=pytest.mark.full)])
+@pytest.mark.parametrize(
+    "number",
+    [
+        1000,
+        pytest.param(20_000, marks=pytest.mark.full),
+        pytest.param(100_000, marks=[pytest.mark.full, pytest.mark.nightly]),
+    ],
+)
 def test_a_call_does_not_much_more_for_one_id_that_many_have_than_for_many_ids(
     store: Bench, name: str, number: int
 ) -> None:

@@ -15,6 +15,7 @@ from celery_delayq.admin.doctor import RABBITMQ_CHECKS
 from celery_delayq.embedded.rabbitmq import EmbeddedRabbitMQ
 from tests.integration.conftest import MakeApp
 from tests.integration.transport.amqp.test_blocked import low_on_memory
+from tests.support.brokers import close_connections
 from tests.support.cli import CommandLine
 
 pytestmark = pytest.mark.full
@@ -66,7 +67,7 @@ def test_a_connection_that_is_lost_meanwhile_is_a_fault(
     vhost = delayq_rabbitmq.rpartition("/")[2]
 
     def lose(_app: Celery, channel: Any) -> Iterator[Any]:
-        delayq_rabbitmq_server.control("close_all_connections", "--vhost", vhost, "test")
+        close_connections(delayq_rabbitmq_server, vhost)
         channel.basic_qos(0, 0, False)
         yield
 
