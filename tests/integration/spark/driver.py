@@ -22,8 +22,11 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 
-#: Makes Java compile less: most code of a test runs once.
-QUICK = "-XX:-UsePerfData -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+#: Makes Java compile less, since most code of a test runs once, and verify no class of Spark's.
+QUICK = (
+    "-XX:-UsePerfData -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+    " -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
+)
 
 _LOGGING = """\
 # In a shell Spark only logs what this file says about its own loggers.
