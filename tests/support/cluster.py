@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import cycle
@@ -34,12 +34,13 @@ def place_of(slot: int) -> int:
     return slot * MASTERS // SLOTS
 
 
-#: Queues on different masters. Celery's default queue is one of them.
-SPREAD = tuple(
-    {
-        place_of(slot_of(tag_of(queue, TAGS))): queue for queue in (*QUEUES.values(), "celery")
-    }.values()
-)
+def spread(tags: Sequence[str]) -> tuple[str, ...]:
+    """Return queues on different masters. Celery's default queue is one of them."""
+    names = (*QUEUES.values(), "celery")
+    return tuple({place_of(slot_of(tag_of(name, tags))): name for name in names}.values())
+
+
+SPREAD = spread(TAGS)
 
 _turns = cycle(SPREAD)
 

@@ -3,6 +3,9 @@
 Each entry is then as it was before, or changed for good, and a second call completes the work. Of
 two cancelled batches the results and events may be missing (``docs/known-gaps.md``): no other one
 is, and no event comes twice.
+
+The moments are chosen at random: two in `make test`, ten in `make test-full`, thirty in `make
+nightly`.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ import signal
 import sys
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from datetime import datetime, timezone
 from functools import partial
@@ -28,12 +31,13 @@ from celery_delayq import DeadFilter, DelayQ, Filter
 from celery_delayq.admin.repair import check
 from celery_delayq.admin.rewrite import RewriteReport
 from celery_delayq.model.changes.calls import WaitingCall
+from celery_delayq.model.cluster_tags import cluster_tags
 from celery_delayq.settings import Settings
 from celery_delayq.store.control import CANCEL_ID_BATCHES, ID_BATCH
 from celery_delayq.testing import wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.support import TIMEOUT
-from tests.support.cluster import SPREAD
+from tests.support.cluster import MASTERS, spread
 from tests.support.dead_letters import details, message, stored
 
 NUMBER = 240
@@ -46,8 +50,17 @@ CANCEL_BATCHES = 2 * CANCEL_ID_BATCHES * ID_BATCH
 #: Calls that send to a server or wait for it.
 CALLS_TO_SERVERS = {"send", "sendall", "recv", "recv_into"}
 
-#: Number of moments at which an operation is killed, in each tier.
-MOMENTS = [pytest.param(2, id="short"), pytest.param(30, id="long", marks=pytest.mark.full)]
+#: Servers, and the number of moments at which an operation is killed there, in each tier.
+CASES = [
+    pytest.param("redis", 2, id="redis-short"),
+    *(
+        pytest.param(server, moments, id=f"{server}-{length}", marks=[pytest.mark.full, *marks])
+        for server in ("redis", "cluster")
+        for moments, length, marks in ((10, "long", []), (30, "longest", [pytest.mark.nightly]))
+    ),
+]
+#: A call asks for each hash tag. With few tags, the moments lie where entries change.
+TAGS = MASTERS
 
 
 class Stage(NamedTuple):
@@ -200,6 +213,7 @@ class Place(NamedTuple):
     queues: tuple[str, ...]
     folder: Path
     flush: Callable[[], object]
+    settings: Mapping[str, Any] = {}
 
     @contextmanager
     def stage(self) -> Iterator[Stage]:
@@ -208,6 +222,7 @@ class Place(NamedTuple):
             Celery("shop", broker=self.broker, backend=self.backend, set_as_current=False) as app,
             DelayQ(app) as delayq,
         ):
+            app.conf.broker_transport_options = {"delayq": self.settings}
             for name in ("shop.mail", "shop.post"):
                 app.task(name=name, shared=False)(print)
             yield Stage(delayq, self.queues, self.folder)
@@ -278,13 +293,16 @@ def revoked_events(app: Celery) -> Iterator[Callable[[], Counter[str]]]:
     thread.join(TIMEOUT)
 
 
-@pytest.fixture(params=["redis", pytest.param("cluster", marks=pytest.mark.full)])
-def place(request: pytest.FixtureRequest, delayq_redis: RedisUnderTest, tmp_path: Path) -> Place:
+@pytest.fixture
+def place(
+    request: pytest.FixtureRequest, delayq_redis: RedisUnderTest, tmp_path: Path
+) -> Iterator[Place]:
     """One Redis, or a cluster with a queue on each of its masters."""
     flush, url = delayq_redis.client.flushdb, delayq_redis.url
     if request.param == "redis":
         broker = request.getfixturevalue("delayq_broker_url")
-        return Place(broker, url, ("celery", "other"), tmp_path, flush)
+        yield Place(broker, url, ("celery", "other"), tmp_path, flush)
+        return
 
     def flush_all() -> None:
         flush()
@@ -292,7 +310,11 @@ def place(request: pytest.FixtureRequest, delayq_redis: RedisUnderTest, tmp_path
             with master.client() as client:
                 client.flushall()
 
-    return Place(request.getfixturevalue("delayq_cluster"), url, SPREAD, tmp_path, flush_all)
+    queues = spread(cluster_tags(TAGS))
+    assert len(queues) == MASTERS
+    broker = request.getfixturevalue("delayq_cluster")
+    yield Place(broker, url, queues, tmp_path, flush_all, {"cluster_tags": TAGS})
+    flush_all()  # other tests have another number of hash tags
 
 
 def is_consistent(stage: Stage) -> bool:
@@ -305,26 +327,28 @@ def states_of(stage: Stage) -> Counter[tuple[str, str]]:
     return Counter((each.id, each.state) for each in stage.delayq.entries())
 
 
-@pytest.mark.parametrize("moments", MOMENTS)
+@pytest.mark.parametrize(("place", "moments"), CASES, indirect=["place"])
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_a_killed_call_leaves_each_entry_whole_and_is_completed(
     place: Place, name: str, moments: int
 ) -> None:
     operation = OPERATIONS[name]
 
-    def prepare() -> None:
+    @contextmanager
+    def prepared() -> Iterator[Stage]:
         place.flush()
         for file in place.folder.iterdir():
             file.unlink()
         with place.stage() as stage:
             operation.prepare(stage)
+            yield stage
 
-    prepare()
-    some = range(1, moments_of(place, name) + 1)
+    with prepared():
+        some = range(1, moments_of(place, name) + 1)
     for moment in sorted(random.Random(name).sample(some, min(moments, len(some)))):
-        prepare()
-        moments_of(place, name, moment)
-        with place.stage() as stage:
+        with prepared() as stage:
+            moments_of(place, name, moment)
+
             counts = stage.counts()
             assert is_consistent(stage)
             if sum(operation.before) == sum(operation.after):
@@ -337,7 +361,7 @@ def test_a_killed_call_leaves_each_entry_whole_and_is_completed(
                 assert states_of(stage) == Counter((id, "scheduled") for id in IDS)
 
 
-@pytest.mark.parametrize("moments", MOMENTS)
+@pytest.mark.parametrize(("place", "moments"), CASES, indirect=["place"])
 def test_a_killed_cancel_has_reported_all_but_two_batches(place: Place, moments: int) -> None:
     place.flush()
     with place.stage() as stage, ExitStack() as stack:
