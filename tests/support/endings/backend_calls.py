@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,7 +25,8 @@ class Call(NamedTuple):
     lines: range
 
 
-def calls() -> list[Call]:
+@cache
+def calls() -> tuple[Call, ...]:
     """Return all calls of a result backend, and reads of a result."""
     root = Path(celery.__file__).parent
     paths = [path for name in SOURCES for path in _files(root / name)]
@@ -37,7 +39,7 @@ def calls() -> list[Call]:
             numbers[name] += 1
             lines = range(node.lineno, (node.end_lineno or node.lineno) + 1)
             found.append(Call(f"{name}:{numbers[name]}", module, lines))
-    return found
+    return (*found,)
 
 
 def _files(path: Path) -> list[Path]:
@@ -48,12 +50,15 @@ def _calls_in(node: ast.AST, function: str) -> Iterator[tuple[str, ast.expr, str
     for child in ast.iter_child_nodes(node):
         inner = child.name if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef)) else ""
         yield from _calls_in(child, inner or function)
-        if isinstance(child, ast.Call) and isinstance(child.func, ast.Attribute):
-            owner = ast.unparse(child.func.value).rpartition(".")[2]
-            if owner == "backend":
-                yield function, child, child.func.attr
-        elif isinstance(child, ast.Attribute) and ast.unparse(child) == "r.state":
-            yield function, child, "state"  # of an `AsyncResult`
+        match child:
+            case ast.Call(
+                func=ast.Attribute(
+                    value=ast.Attribute(attr="backend") | ast.Name(id="backend"), attr=method
+                )
+            ):
+                yield function, child, method
+            case ast.Attribute(value=ast.Name(id="r"), attr="state"):  # of an `AsyncResult`
+                yield function, child, "state"
 
 
 def _anywhere(_: World) -> bool:

@@ -7,10 +7,10 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import count
-from typing import Any
+from typing import Any, cast
 from uuid import uuid4
 
 from celery import Celery, chord
@@ -200,7 +200,7 @@ class Stage(LedgerDesk):
         unfinished = self.unfinished()
         assert not unfinished.get("leased"), f"leased by nobody: {unfinished}; {self._logs()}"
         if unfinished.get("ready"):
-            self._begin()
+            self._begin(concurrency=4)  # no task waits for another one any more
 
     @contextmanager
     def _dispatching(self) -> Iterator[Store]:
@@ -233,10 +233,13 @@ class Stage(LedgerDesk):
     # -- workers
 
     def _begin(self, concurrency: int = 0) -> None:
-        """Start workers so that all tasks run at once; with solo, one worker for each task."""
+        """Start workers so that *concurrency* tasks run at once, by default all.
+
+        With solo, start one worker for each task if all are to run at once, and else one.
+        """
         world = self.world
         room = concurrency or len(self.cells) + 3
-        several = world.pool == "solo" and world.cut in ("running", "ended")
+        several = not concurrency and world.pool == "solo" and world.cut in ("running", "ended")
         late = world.is_late
         settings = {
             "task_acks_late": late,
@@ -252,7 +255,8 @@ class Stage(LedgerDesk):
             settings["task_track_started"] = world.results == "away"
             settings["worker_deduplicate_successful_tasks"] = True
         self.workers = []
-        for _ in range(room if several else 1):
+        # One more worker runs the other members of chords, and their bodies.
+        for _ in range(len(self.cells) + 1 if several else 1):
             self.start(
                 world.pool,
                 conf=settings,
@@ -359,11 +363,12 @@ class Stage(LedgerDesk):
         """Return the outcome of each task by its id."""
         unfinished, dead = self._unfinished_and_dead()
         starts = self.ledger.starts()
+        states = self._states([id for cell in self.cells for id in (cell.id, cell.body)])
         return {
             cell.id: Outcome(
-                self._result(cell.id, unfinished, dead, starts.get(cell.id, 0)),
+                self._result(cell.id, unfinished, dead, starts.get(cell.id, 0), states[cell.id]),
                 starts.get(cell.id, 0),
-                self._state(cell.body) if cell.in_chord else "",
+                states[cell.body] if cell.in_chord else "",
             )
             for cell in self.cells
         }
@@ -381,10 +386,11 @@ class Stage(LedgerDesk):
         return self.unfinished(), dead
 
     def _retried(self) -> set[str]:
-        return {cell.id for cell in self.cells if self._state(cell.id) == "RETRY"}
+        states = self._states([cell.id for cell in self.cells])
+        return {id for id, state in states.items() if state == "RETRY"}
 
     def _result(
-        self, id: str, unfinished: Mapping[str, Any], dead: dict[str, str], runs: int
+        self, id: str, unfinished: Mapping[str, Any], dead: dict[str, str], runs: int, state: str
     ) -> str:
         places = sorted(place for place, ids in unfinished.items() if id in ids)
         if places == ["dead"] and id in dead:
@@ -393,7 +399,6 @@ class Stage(LedgerDesk):
             return "retried"
         if places:
             return f"in {' and '.join(places)}"
-        state = self._state(id)
         if state == "PENDING" and self.world.results and id.startswith(("terminate", "expired")):
             return "unreported"
         if state == "SUCCESS":
@@ -411,6 +416,12 @@ class Stage(LedgerDesk):
         beside = {cell.beside for cell in self.cells} if self.world.results else set()
         return set().union(*self.unfinished().values()) - {cell.id for cell in self.cells} - beside
 
-    def _state(self, id: str) -> str:
-        found = self.results.get(f"celery-task-meta-{id}")
-        return "PENDING" if found is None else str(json.loads(found)["status"])
+    def _states(self, ids: Sequence[str]) -> dict[str, str]:
+        """Return the state of each task in the result backend."""
+        found = cast(
+            "list[bytes | None]", self.results.mget([f"celery-task-meta-{id}" for id in ids])
+        )
+        return {
+            id: "PENDING" if data is None else str(json.loads(data)["status"])
+            for id, data in zip(ids, found, strict=True)
+        }
