@@ -43,6 +43,8 @@ LOGIN = ",".join(f"{user}:{word}" for user, word in PASSWORDS.items())
 
 #: Where the pages are, and whether there is a login.
 KINDS = ("newest", "oldest", "newest with a login", "oldest with a login", "alone")
+#: Those on which somebody may change tasks.
+WITH_RIGHTS = KINDS[2:]
 
 #: Names that break pages which escape too little.
 HOSTILE = (
@@ -91,12 +93,19 @@ def running(kind: str, redis: RedisUnderTest, folder: Path) -> Iterator[Site]:
         assert "Traceback" not in process.log
 
 
-def has_rights(kind: str) -> bool:
-    """Return whether there is a login, so that somebody may change tasks."""
-    return "login" in kind or kind == "alone"
+def on(*telling: str, of: tuple[str, ...] = KINDS) -> pytest.MarkDecorator:
+    """Run a test on each kind: on the telling ones in `make test-full`, on all in `make nightly`.
+
+    The tests share the kinds out, so that the full tier has each of them at least once.
+    """
+    return pytest.mark.parametrize(
+        "kind",
+        [each if each in telling else pytest.param(each, marks=pytest.mark.nightly) for each in of],
+        indirect=True,
+    )
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture
 def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -110,7 +119,7 @@ def site(kind: str, app: Celery, delayq_redis: RedisUnderTest, tmp_path: Path) -
 @pytest.fixture
 def browser(kind: str, site: Site, tmp_path: Path) -> Iterator[Browser]:
     with Browser(tmp_path / "browser") as browser:
-        if has_rights(kind):
+        if kind in WITH_RIGHTS:
             browser.send_headers(site.as_user(OPERATOR).headers)
         yield browser
 
@@ -219,6 +228,7 @@ def looks_at_forms(
     return wrong
 
 
+@on("newest with a login", "oldest")
 def test_each_page_and_form_fits_and_everybody_can_use_it(
     app: Celery, delayq: DelayQ, site: Site, browser: Browser, kind: str
 ) -> None:
@@ -235,7 +245,7 @@ def test_each_page_and_form_fits_and_everybody_can_use_it(
                 wrong += looks_at_forms(browser, site, path, width, seen)
         wrong += look_at(browser, site, "/task/nobody", width, 404)
         if scheme == "light":
-            assert seen == ({*ACTIONS} if has_rights(kind) else set())
+            assert seen == ({*ACTIONS} if kind in WITH_RIGHTS else set())
     assert wrong == []
 
 
@@ -244,7 +254,7 @@ def test_the_walk_knows_what_pages_are_about() -> None:
     assert {*PAGE_OBJECTS.values()} == {"change", *OBJECTS}
 
 
-@pytest.mark.parametrize("kind", ["newest with a login", "oldest with a login", "alone"])
+@on("alone", of=WITH_RIGHTS)
 def test_the_outcome_of_a_change_fits_and_everybody_can_read_it(
     app: Celery, delayq: DelayQ, site: Site, browser: Browser
 ) -> None:
@@ -260,6 +270,7 @@ def test_the_outcome_of_a_change_fits_and_everybody_can_read_it(
         assert problems(browser) == []
 
 
+@on("oldest with a login")
 def test_no_name_runs_or_breaks_a_page(
     app: Celery, delayq: DelayQ, site: Site, browser: Browser
 ) -> None:
@@ -307,7 +318,7 @@ def fill_in(browser: Browser, name: str, text: str) -> None:
     browser.evaluate(f"{field}.value = {json.dumps(text)}")
 
 
-@pytest.mark.parametrize("kind", ["newest with a login", "oldest with a login", "alone"])
+@on("newest with a login", of=WITH_RIGHTS)
 def test_someone_with_the_tab_alone_does_all_of_it(
     app: Celery, delayq: DelayQ, site: Site, browser: Browser
 ) -> None:
@@ -356,7 +367,7 @@ def test_someone_with_the_tab_alone_does_all_of_it(
     assert [*delayq.paused().queues] == ["celery"]
 
 
-@pytest.mark.parametrize("kind", ["newest with a login", "oldest with a login", "alone"])
+@on("oldest with a login", of=WITH_RIGHTS)
 def test_an_entry_is_edited_on_its_page(
     app: Celery, delayq: DelayQ, site: Site, browser: Browser
 ) -> None:
@@ -386,7 +397,7 @@ def test_an_entry_is_edited_on_its_page(
     assert (entry.definition.args, entry.definition.options) == (("bob",), {"queue": "slow"})
 
 
-@pytest.mark.parametrize("kind", ["newest", "oldest"])
+@on("newest", of=("newest", "oldest"))
 def test_pages_are_read_again_until_that_is_stopped(
     app: Celery, delayq: DelayQ, site: Site, browser: Browser
 ) -> None:
@@ -401,7 +412,7 @@ def test_pages_are_read_again_until_that_is_stopped(
     assert browser.errors() == []
 
 
-@pytest.mark.parametrize("kind", ["newest with a login"])
+@pytest.mark.parametrize("kind", ["newest with a login"], indirect=True)
 def test_ticks_are_counted(app: Celery, delayq: DelayQ, site: Site, browser: Browser) -> None:
     for number in range(3):
         app.send_task("shop.mail", task_id=f"m{number}", countdown=3600 + number)
@@ -420,7 +431,7 @@ def test_ticks_are_counted(app: Celery, delayq: DelayQ, site: Site, browser: Bro
         assert browser.evaluate(states) == expected
 
 
-@pytest.mark.parametrize("kind", ["newest"])
+@pytest.mark.parametrize("kind", ["newest"], indirect=True)
 def test_a_long_search_goes_on_by_itself(
     app: Celery, delayq: DelayQ, site: Site, browser: Browser
 ) -> None:
