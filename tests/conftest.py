@@ -67,8 +67,8 @@ def delayq_cluster(cluster_server: Cluster) -> str:
 
 
 SPARK = "tests/integration/spark/"
-#: Each of these files parses our code once for all its tests.
-PROJECT = "tests/unit/project/"
+#: Each of these files parses our code or builds the site, once for all its tests.
+PROJECT = ("tests/unit/project/", "tests/acceptance/test_site.py")
 #: Servers of a whole process, and parts of the ids of the tests that use them.
 SHARED = {"Redis Cluster": ("cluster",), "RabbitMQ": ("rabbitmq", "amqp")}
 #: The tests of this file share a cluster of RabbitMQ.
@@ -178,8 +178,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Let few processes run all tests that share a server which costs much, before all else.
 
     One runs those of Spark, and of eight processes three those on RabbitMQ and three those on a
-    Redis Cluster. Tests of the project share what they have parsed, a process for each file. Other
-    tests go anywhere.
+    Redis Cluster. Tests of the project share what they have parsed, and those of the site what
+    they have built, a process for each file. Other tests go anywhere.
     """
     # The mark xdist_group does not do it: pytest 9.2 does not tell it to xdist 3.8.
     from xdist.scheduler import LoadScopeScheduling
