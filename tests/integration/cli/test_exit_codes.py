@@ -220,7 +220,15 @@ def test_what_was_not_done_has_another_exit_code_than_wrong_use(
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("line", ["stats", "periodic list", "migrate --to stock", "dispatch"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "stats",
+        pytest.param("periodic list", marks=pytest.mark.nightly),
+        pytest.param("migrate --to stock", marks=pytest.mark.nightly),
+        "dispatch",
+    ],
+)
 def test_without_an_app_the_error_says_how_to_give_one(tmp_path: Path, line: str) -> None:
     command = [sys.executable, "-m", "celery", "delayq", *line.split()]
     ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)

@@ -341,8 +341,8 @@ def with_order(number: int) -> bytes:
     ("kind", "given"),
     [
         ("list", []),
-        pytest.param("list", ["--json"], marks=pytest.mark.full),
-        pytest.param("dead list", [], marks=pytest.mark.full),
+        pytest.param("list", ["--json"], marks=pytest.mark.nightly),
+        pytest.param("dead list", [], marks=pytest.mark.nightly),
         pytest.param("dead list", ["--json"], marks=pytest.mark.full),
     ],
 )

@@ -404,12 +404,18 @@ WAYS = {
 }
 
 
+def way_and_columns() -> Iterator[Any]:
+    """Yield all ways at all widths; of the wide ones, `make test-full` has one each."""
+    for way in WAYS:
+        yield pytest.param(way, 40)
+        for columns in (80, 200):
+            telling = (way, columns) in (("a terminal", 80), ("a pipe", 200))
+            mark = pytest.mark.full if telling else pytest.mark.nightly
+            yield pytest.param(way, columns, marks=mark)
+
+
 @pytest.mark.usefixtures("filled")
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize(
-    "columns",
-    [40, pytest.param(80, marks=pytest.mark.full), pytest.param(200, marks=pytest.mark.full)],
-)
+@pytest.mark.parametrize(("way", "columns"), [*way_and_columns()])
 def test_each_kind_of_terminal_gets_what_it_can_show(
     delayq_broker_url: str, way: str, columns: int
 ) -> None:
