@@ -291,7 +291,10 @@ def test_a_short_day_runs_every_reminder_once_and_those_of_no_cancelled_flight(
         assert (np.abs(colours.astype(int) - wanted).sum(axis=1) <= 3).any(), wanted
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "number",
+    [pytest.param(signal.SIGINT, marks=pytest.mark.nightly), signal.SIGTERM, signal.SIGKILL],
+)
 def test_an_interrupted_demo_leaves_no_process_behind(
     number: signal.Signals, tmp_path: Path
 ) -> None:

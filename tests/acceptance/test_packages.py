@@ -233,6 +233,7 @@ def test_the_example_of_the_readme_runs_with_the_wheel_alone(environment: Enviro
     run_example(environment)
 
 
+@pytest.mark.nightly
 def test_an_older_celery_is_refused_in_one_line(environment: Environment) -> None:
     environment.pip("install", "--no-deps", "celery==5.4.0")
 

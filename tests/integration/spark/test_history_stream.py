@@ -36,7 +36,7 @@ def test_a_stream_begins_after_an_offset(delayq: DelayQ, stream: Any) -> None:
     assert sorted(stream(after=after)) == ["id 3", "id 4", "id 5"]
 
 
-@pytest.mark.parametrize("onloss", ["warn", "fail"])
+@pytest.mark.parametrize("onloss", ["warn", pytest.param("fail", marks=pytest.mark.nightly)])
 def test_what_was_forgotten_before_it_was_read_is_reported(
     delayq: DelayQ, stream: Any, delayq_redis: RedisUnderTest, onloss: str
 ) -> None:

@@ -86,6 +86,7 @@ def test_tables_are_those_of_all_hash_tags(
     assert sorted(row.id for row in history.collect()) == sorted(runs)
 
 
+@pytest.mark.nightly
 def test_a_stream_goes_on_in_each_hash_tag(
     delayq: DelayQ, stream: Callable[..., list[str]]
 ) -> None:

@@ -48,6 +48,7 @@ def pages(start: str) -> Iterator[tuple[str, str]]:
                 todo.append(plain)
 
 
+@pytest.mark.nightly
 def test_passwords_are_nowhere(cluster: Cluster, tmp_path: Path) -> None:
     # Given jobs that have used all of them: of the driver, of executors, of the database, and one
     # that is an option, which goes before those of the environment.
