@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,8 +22,14 @@ WITH_RABBITMQ = {"rabbitmq"}
 LEAST_BLOCKS_PER_NOT_RUN = 10
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("page", RUN, ids=lambda page: page.stem)
+def pages() -> Iterator[Any]:
+    """Yield the pages that are run; the one with Spark takes as long as all others."""
+    for page in RUN:
+        mark = pytest.mark.nightly if page.stem in WITH_SPARK else pytest.mark.full
+        yield pytest.param(page, id=page.stem, marks=mark)
+
+
+@pytest.mark.parametrize("page", [*pages()])
 def test_the_blocks_of_a_page_run(page: Path) -> None:
     if page.stem in WITH_RABBITMQ:
         need_rabbitmq()

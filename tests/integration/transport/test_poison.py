@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta, timezone
+from itertools import product
 from typing import Any
 
 import pytest
@@ -103,6 +104,22 @@ def added_by_kombu() -> dict[str, Any]:
         "body_encoding": "base64",
         "delivery_tag": str(uuid.uuid4()),
     }
+
+
+#: Tasks that end in different ways, and the pool on which `make test-full` runs each of them.
+TELLING = {
+    "header.ok": "solo",
+    "header.fails": "threads",
+    "header.rejects": "prefork",
+    "header.rated": "prefork",
+}
+
+
+def pools_and_tasks() -> Iterator[Any]:
+    """Yield each task on each pool: the telling ones for `make test-full`, the rest for nightly."""
+    for pool, task in product(POOLS, TELLING):
+        mark = pytest.mark.full if pool == TELLING[task] else pytest.mark.nightly
+        yield pytest.param(pool, task, marks=mark)
 
 
 class Poisoned(AppScene):
@@ -276,9 +293,7 @@ def test_our_own_data_made_up_by_others_is_a_dead_letter_that_holds_nothing_up(
     assert len(scene.ran()) == len(good) + renewed
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("task", ["header.ok", "header.fails", "header.rejects", "header.rated"])
-@pytest.mark.parametrize("pool", POOLS)
+@pytest.mark.parametrize(("pool", "task"), [*pools_and_tasks()])
 def test_no_header_ends_a_worker(pool: str, task: str, scene: Poisoned) -> None:
     places = [
         *(f"header {name}" for name in HEADERS),
