@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 
 import psutil
 import pytest
+from celery import Celery
 
 from celery_delayq.embedded import EmbeddedRedis
 from celery_delayq.testing import wait_until
@@ -15,7 +16,7 @@ from celery_delayq.transport.poller import KOMBU_STOPS_POLLING
 from tests.apps.ending_tasks import Desk
 from tests.support import SHORT_LEASE
 from tests.support.proxy import Proxy
-from tests.support.scene import StartWorker
+from tests.support.scene import StartWorker, answer
 from tests.support.stopped import stopped
 
 pytestmark = pytest.mark.each_server
@@ -142,6 +143,9 @@ def test_tasks_that_are_cancelled_for_a_lost_connection_run_again(
         worker_cancel_long_running_tasks_on_connection_loss=True,
     )
     desk.wait_started(ids, 2)
+    # Celery cancels a task only if its main process has heard that the task began.
+    with Celery(broker=desk.url, set_as_current=False) as app:
+        wait_until(lambda: len(answer(app, worker.hostname, "active")) == 2, what="both are active")
 
     proxy.cut_all()
 
