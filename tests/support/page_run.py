@@ -12,19 +12,18 @@ import asyncio
 import inspect
 import os
 import re
-import shlex
 import shutil
 import subprocess
 import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, closing, nullcontext
+from contextlib import ExitStack, nullcontext
 from datetime import datetime, timedelta, timezone
-from functools import cache, partial
+from functools import partial
 from importlib import import_module, reload
 from pathlib import Path
-from tempfile import TemporaryDirectory, TemporaryFile
+from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from typing import Any
 
@@ -39,7 +38,6 @@ from tests.support import TIMEOUT
 from tests.support.dead_letters import details, message, stored
 from tests.support.page_blocks import ROOT, Block, blocks_of
 from tests.support.runs import finished
-from tests.support.warm import Nursery
 
 SHOP = ROOT / "tests" / "apps" / "page_tasks.py"
 #: The rewrite functions that commands of pages name.
@@ -59,10 +57,6 @@ WITH_SPARK = {"spark"}
 #: What a page says that a worker prints.
 _PRINTED = re.compile(r"(?:worker|it) prints `([^`]+)`")
 _WORKER = re.compile(r"^celery .*\bworker\b")
-#: Commands that end and need no shell: they are forked from a process that has imported Celery.
-_WARM = re.compile(r"celery .*\bdelayq\b[^|<>;&$`~*]*")
-#: What the shell leaves as it is.
-_QUOTED = re.compile(r"'[^']*'")
 #: Programs that a console line starts, and that stay.
 _STAYING = re.compile(r"^celery .*\bworker\b|celery_delayq\.embedded ")
 #: Programs that would stay: they are ended when they have said that they run.
@@ -100,7 +94,6 @@ class Stage:
             "…": "...",
         }
         scripts = str(Path(sys.executable).parent)
-        self._nursery = cache(lambda: stack.enter_context(closing(Nursery())))
         self._env = {
             "PATH": f"{scripts}{os.pathsep}{os.environ['PATH']}",
             "PYTHONPATH": f"{folder}{os.pathsep}{ROOT}",
@@ -294,35 +287,24 @@ class Stage:
         """Run a command; one of a tutorial until it succeeds, since a worker takes its time."""
         deadline = time.monotonic() + (TIMEOUT if self.page.stem in FROM_NOTHING else 0)
         while True:
-            code, output = self._end_of(command)
-            if code in allowed:
+            done = subprocess.run(
+                ["bash", "-c", command],
+                cwd=self.folder,
+                env={**os.environ, **self._env},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                timeout=TIMEOUT,
+                check=False,
+            )
+            if done.returncode in allowed:
                 return
-            if "say --yes" in output:  # it asks, and here is no terminal
+            if "say --yes" in done.stdout:  # it asks, and here is no terminal
                 self._call(re.sub(r"(\s+#.*)?$", r" --yes\1", command, count=1), allowed)
                 return
             if time.monotonic() > deadline:
-                raise RuntimeError(f"{command}: exit code {code}\n{output}")
+                raise RuntimeError(f"{command}: exit code {done.returncode}\n{done.stdout}")
             time.sleep(0.5)
-
-    def _end_of(self, command: str) -> tuple[int, str]:
-        """Run a command; return its exit code and its output."""
-        with TemporaryFile() as log:
-            if _WARM.fullmatch(_QUOTED.sub("", command)):
-                given = [sys.executable, "-m", *shlex.split(command, comments=True)]
-                process = ManagedProcess(given, env=self._env, cwd=self.folder, log_file=os.devnull)
-                code = self._nursery().fork(process, log).wait(TIMEOUT)
-            else:
-                code = subprocess.run(
-                    ["bash", "-c", command],
-                    cwd=self.folder,
-                    env={**os.environ, **self._env},
-                    stdout=log,
-                    stderr=subprocess.STDOUT,
-                    timeout=TIMEOUT,
-                    check=False,
-                ).returncode
-            log.seek(0)
-            return code, log.read().decode("utf-8")
 
 
 def _has(log: Path, text: str) -> bool:
