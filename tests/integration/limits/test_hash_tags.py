@@ -14,7 +14,7 @@ from greenlet import getcurrent, greenlet
 from redis import Redis
 
 from celery_delayq import DelayQ, Limit
-from celery_delayq.limits.changes import LimitChanges
+from celery_delayq.limits.client import TaskLimits
 from celery_delayq.store.keys import Keys, Layout
 from celery_delayq.store.session import Session
 from celery_delayq.store.store import Store
@@ -38,26 +38,22 @@ def _nothing() -> None:
 
 
 def setting(**options: Any) -> Call:
-    return lambda scene: scene.limits.set("api", options)
-
-
-def off(scene: Scene) -> object:
-    return scene.limits.switch_off("api")
+    return lambda scene: scene.limits.set("api", **options)
 
 
 def unset(scene: Scene) -> object:
-    return scene.limits.forget("api")
+    return scene.limits.unset("api")
 
 
 def unset_code(scene: Scene) -> object:
-    return scene.limits_of_newer_code.forget("api", code=True)
+    return scene.limits_of_newer_code.unset("api", code=True)
 
 
 CALLS: dict[str, Call] = {
     "rate": setting(rate="7/m"),
     "former rate": setting(rate=FORMER_RATE),
     "concurrency": setting(concurrency=3),
-    "off": off,
+    "off": setting(off=True),
     "unset": unset,
     "unset code": unset_code,
 }
@@ -77,9 +73,7 @@ PAIRS = [
 class Scene:
     """Hash tags in one Redis, with a limit of the code that people have changed."""
 
-    def __init__(
-        self, redis: Redis, stores: Stores, limits: LimitChanges, newer: LimitChanges
-    ) -> None:
+    def __init__(self, redis: Redis, stores: Stores, limits: TaskLimits, newer: TaskLimits) -> None:
         self._redis, self._stores = redis, stores
         self.limits = limits
         #: Those of an app whose code does not have the limit any more.
@@ -87,7 +81,7 @@ class Scene:
 
         for store in stores:
             store.task_limits.announce({"api": CODE.definition.text})
-        self.limits.set("api", {"rate": FORMER_RATE})
+        self.limits.set("api", rate=FORMER_RATE)
         self._first = {key: redis.dump(key) for key in redis.keys("*")}
 
     def reset(self) -> None:
@@ -153,8 +147,7 @@ def scene(
     for name in ("stored", "change"):
         monkeypatch.setattr(LimitStore, name, with_a_turn(getattr(LimitStore, name)))
     monkeypatch.setattr(Session, "new_stores", lambda _: stores)
-    limits, newer = (LimitChanges(each.session) for each in (delayq, DelayQ.of(make_app())))
-    return Scene(redis, stores, limits, newer)
+    return Scene(redis, stores, delayq.limits, DelayQ.of(make_app()).limits)
 
 
 @pytest.mark.parametrize(("one", "other"), PAIRS)
@@ -179,7 +172,7 @@ def test_all_hash_tags_have_the_same_in_the_end(
             go(first)
         if killed is not None:
             # Whoever changes the limit next completes what was begun.
-            scene.limits.set("api", {"burst": 2})
+            scene.limits.set("api", burst=2)
 
         stored = scene.stored()
         if killed is None:
