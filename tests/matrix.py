@@ -1,11 +1,10 @@
 """Run the tests that depend on versions on combinations of the supported ones, two at a time.
 
 ``python -m tests.matrix [--all | --only PART OF A NAME] [pytest options]``; each combination has an
-environment and a log of its own below ``.matrix``. Without an option, each version is there once at
-least, and each Celery with all pools. Valkey 9 is left out, on which ``make test`` runs, and so is
-Python 3.14. With ``--all`` versions are paired, not crossed: of the combinations of two versions
-that there may be, they have 50 of 81. Pre-releases of Celery and kombu, if there are
-any, run both times. They may fail.
+environment and a log of its own below ``.matrix``. Without an option, there are the oldest and the
+newest of all versions. With ``--all`` versions are paired, not crossed: of the combinations of two
+versions that there may be, they have 50 of 81, and RabbitMQ 4 runs, too. Pre-releases of Celery and
+kombu, if there are any, run both times. They may fail.
 
 A combination whose Python is not installed runs on that of this program. Its line says so, and the
 last line names each Python that is missing.
@@ -55,7 +54,6 @@ CONFORMANCE = sorted(
     for each in (ROOT / folder).rglob("test_*.py")
     if "pytest.mark.conformance" in each.read_text("utf-8")
 )
-FURTHER_POOLS = ("solo", "gevent", "eventlet")
 #: What a script does depends on the server alone; that its replies are read, the others check.
 LUA = "tests/lua"
 
@@ -116,13 +114,13 @@ COMBINATIONS = (
     Combination("3.13", "5.6", "oldest", "valkey9"),
     Combination("3.14", "5.7", "newest", "valkey9"),
 )
-#: `make matrix`: each version of Python, Celery, redis-py and a server once at least. Missing are
-#: Valkey 9, on which `make test` and `make test-full` run, and Python 3.14.
-EVERY_CHANGE = COMBINATIONS[:4]
+#: `make matrix`: the oldest and the newest of Python, Celery and redis-py. Python 3.14, which an old
+#: Debian does not have, is left to the nightly run.
+EVERY_CHANGE = COMBINATIONS[:2]
 #: The one whose tests may fail.
 PRE_RELEASE = Combination("3.13", "-pre-release", "newest", "valkey9")
 #: The one that runs the tests of RabbitMQ too, on its newest version.
-WITH_RABBITMQ = COMBINATIONS[1]
+WITH_RABBITMQ = COMBINATIONS[2]
 #: The one without the changes to Celery that serve speed alone, of which its version gets most.
 WITHOUT_FAST = COMBINATIONS[3]
 
@@ -132,28 +130,14 @@ def runs_lua(one: Combination) -> bool:
     return one == next(each for each in COMBINATIONS if each.server == one.server)
 
 
-def runs_each_pool(one: Combination) -> bool:
-    """Return whether it is the first combination with its Celery; the pools are part of that."""
-    return one == next((each for each in COMBINATIONS if each.celery == one.celery), None)
-
-
-def runs_of(one: Combination, every_change: bool = False) -> Iterator[list[str]]:
-    """Yield what is run: all that is cheap, what each pool must do, and once what RabbitMQ does.
-
-    For every change the pools are those of `runs_each_pool`, and RabbitMQ does what the contract
-    and its room have.
-    """
+def runs_of(one: Combination) -> Iterator[list[str]]:
+    """Yield what is run: all that is cheap, what each pool must do, and once what RabbitMQ does."""
     folders = ["tests/unit", "tests/contract", *([LUA] if runs_lua(one) else [])]
     yield ["-n", "2", "-m", CHEAP, *folders, f"--ignore={WORKERS}", *IGNORED]
-    each_pool = not every_change or runs_each_pool(one)
-    without = ["rabbitmq", "cluster", *([] if each_pool else FURTHER_POOLS)]
-    chosen = " and ".join(f"not {each}" for each in without)
     # Tests with workers wait half of their time.
-    yield ["-n", "4", "-m", "conformance", "-k", chosen, *CONFORMANCE]
+    yield ["-n", "4", "-m", "conformance", "-k", "not rabbitmq and not cluster", *CONFORMANCE]
     if one == WITH_RABBITMQ:
-        marks = "rabbitmq and not nightly" if every_change else "rabbitmq"
-        folder = "tests/integration/transport/amqp" if every_change else "tests/integration"
-        yield ["-n", "4", "-m", marks, "tests/contract", folder, *IGNORED]
+        yield ["-n", "4", "-m", "rabbitmq", "tests/contract", "tests/integration", *IGNORED]
 
 
 def servers_of(one: Combination) -> dict[str, Path | None]:
@@ -210,8 +194,8 @@ def newest_versions() -> dict[str, Version]:
 class Matrix:
     """Combinations, prepared one after the other and run side by side."""
 
-    def __init__(self, options: list[str], *, every_change: bool) -> None:
-        self._options, self._every_change = options, every_change
+    def __init__(self, options: list[str]) -> None:
+        self._options = options
         self._preparing = Lock()  # pip builds from the project's folder
 
     def run(self, one: Combination) -> Result:
@@ -276,7 +260,7 @@ class Matrix:
         env["PYTHONDONTWRITEBYTECODE"] = ""
         env[fast.VARIABLE] = "0" if one == WITHOUT_FAST else "1"
         codes = []
-        for run in runs_of(one, self._every_change):
+        for run in runs_of(one):
             command = [str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider"]
             with log.open("a") as output:
                 done = subprocess.run(
@@ -315,7 +299,6 @@ def main(options: list[str]) -> int:
     """Run combinations and print their outcomes."""
     known: tuple[Combination, ...] = (*COMBINATIONS, PRE_RELEASE)
     chosen: tuple[Combination, ...] = (*EVERY_CHANGE, PRE_RELEASE)
-    every_change = options[:1] not in (["--all"], ["--only"])
     if options[:1] == ["--all"]:
         chosen, options = known, options[1:]
     elif options[:1] == ["--only"]:
@@ -323,7 +306,7 @@ def main(options: list[str]) -> int:
         options = options[2:]
     if not chosen:
         sys.exit(f"there are: {', '.join(one.name for one in known)}")
-    matrix = Matrix(options, every_change=every_change)
+    matrix = Matrix(options)
     with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
         results = [*pool.map(matrix.run, chosen)]
     print()

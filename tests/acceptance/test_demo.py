@@ -317,6 +317,7 @@ def test_an_interrupted_demo_leaves_no_process_behind(
         assert not picture.exists()
 
 
+@pytest.mark.nightly
 def test_a_demo_that_stays_ends_with_the_address_of_the_tab(tmp_path: Path) -> None:
     times = ("--seconds-per-day", "20", "--seconds-before", "10", "--flights", "50")
     picture = tmp_path / "demo.png"

@@ -19,7 +19,7 @@ def test_workers_with_wrong_clocks_are_as_good_as_others(
     make_stage: MakeStage, passes: Passes, tmp_path: Path
 ) -> None:
     """They dispatch, run tasks for three leases, retry, send, and reclaim each other's messages."""
-    stage = make_stage(lease=scaled(1.0, 3.0))
+    stage = make_stage()
     off = {"fast": 300, "slow": -300, "right": 0}
     workers = {
         name: stage.start_worker(

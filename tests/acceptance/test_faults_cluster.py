@@ -29,7 +29,7 @@ def send_either(stage: ClusterStage, killer: Killer, number: int) -> None:
 def test_killing_workers_while_busy_slots_move_loses_nothing(
     make_stage: MakeStage, passes: Passes, seed: int
 ) -> None:
-    stage = make_stage("cluster", lease=3.0)
+    stage = make_stage("cluster")
     assert isinstance(stage, ClusterStage)
     killer = Killer(stage, seed)
     workers = stage.workers(2)
@@ -63,7 +63,7 @@ def test_a_failover_of_a_shard_loses_nothing_that_a_replica_had(
     make_stage: MakeStage, passes: Passes, seed: int
 ) -> None:
     """Publishes wait for a replica. Acknowledgements do not, so some tasks may run again."""
-    stage = make_stage("cluster", lease=3.0)
+    stage = make_stage("cluster")
     assert isinstance(stage, ClusterStage)
     stage.producer.app.conf.broker_transport_options = {"delayq": {"wait_replicas": 1}}
     killer = Killer(stage, seed)
@@ -88,7 +88,7 @@ def test_a_failover_to_a_replica_that_lags_forgets_only_what_it_was_not_told(
     make_stage: MakeStage, passes: Passes, seed: int
 ) -> None:
     """No call waits for the replica, which is cut off for a while before it takes over."""
-    stage = make_stage("cluster", lease=3.0)
+    stage = make_stage("cluster")
     assert isinstance(stage, ClusterStage)
     killer = Killer(stage, seed)
     stage.workers(2)

@@ -58,7 +58,7 @@ def send(stage: Stage, stock: Producer, killer: Killer, number: int) -> None:
 def test_killed_workers_and_lost_replies_change_no_counter(
     make_stage: MakeStage, seed: int
 ) -> None:
-    stage = make_stage(lease=2.0, broker_options=WHOLE_LOG)
+    stage = make_stage(broker_options=WHOLE_LOG)
     stock = stage.new_producer(stock=True)
     killer, proxy = Killer(stage, seed), stage.proxy()
     workers = [stage.worker(through=proxy), stage.worker(through=proxy)]
@@ -80,7 +80,7 @@ def test_killed_workers_and_lost_replies_change_no_counter(
 
 
 def test_redis_itself_is_killed_and_comes_back_with_its_counters(make_stage: MakeStage) -> None:
-    stage = make_stage(lease=2.0, broker_options=WHOLE_LOG)
+    stage = make_stage(broker_options=WHOLE_LOG)
     killer = Killer(stage)
     stage.workers(2)
 

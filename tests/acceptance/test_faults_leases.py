@@ -22,12 +22,12 @@ def test_a_task_ten_times_as_long_as_the_lease_runs_once_in_every_pool(
     make_stage: MakeStage, passes: Passes
 ) -> None:
     """Tasks that sleep and tasks that compute; each pool has its own queue."""
-    stage = make_stage(lease=1.0)
+    stage = make_stage()
     workers = [stage.start_worker(pool=pool, queues=[pool]) for pool in POOLS]
     for pool in POOLS:
         stage.producer.send("faults.work", 10 * stage.lease, queue=pool)
         if pool != "solo":
-            stage.producer.send("faults.burn", 3 * stage.lease, queue=pool)
+            stage.producer.send("faults.burn", 1.5 * stage.lease, queue=pool)
         stage.producer.send("faults.work", after=8 * stage.lease, queue=pool)
     for worker in workers:
         worker.wait_ready()
@@ -67,7 +67,7 @@ def test_redis_away_for_twice_the_lease_gives_no_running_task_to_others(
     make_stage: MakeStage, passes: Passes, name: str
 ) -> None:
     """Some tasks end while Redis is away, some later. Tasks that wait in workers are not lost."""
-    stage = make_stage(lease=1.0, broker_options={"appendfsync": "always"})
+    stage = make_stage(broker_options={"appendfsync": "always"})
     proxy = stage.proxy()
     for n in range(4):
         stage.producer.send("faults.work", 2 * stage.lease + n % 2 * 2 * stage.lease)

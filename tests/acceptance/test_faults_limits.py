@@ -23,9 +23,6 @@ CONCURRENCY = 3
 LIMITS: Mapping[str, Mapping[str, Any]] = {
     "faults.work": {"name": "work", "concurrency": CONCURRENCY}
 }
-LEASE = 3.0
-
-
 #: A rate that is below what the workers can do.
 RATE, BURST = 50, 5
 RATES: Mapping[str, Mapping[str, Any]] = {
@@ -62,7 +59,7 @@ def test_killed_and_stopped_workers_never_lease_more_than_the_limit_allows(
     make_stage: MakeStage, passes: Passes, seed: int, knows: bool
 ) -> None:
     """Unmarked messages come from a producer that does not know the limit."""
-    stage = make_stage(lease=LEASE, limits=LIMITS)
+    stage = make_stage(limits=LIMITS)
     killer = Killer(stage, seed)
     producer = stage.new_producer(limits=limits_of(LIMITS) if knows else None)
     workers = stage.workers(2, concurrency=4)
@@ -89,7 +86,7 @@ def test_killed_and_stopped_workers_never_get_more_than_the_rate_allows(
     make_stage: MakeStage, passes: Passes, seed: int
 ) -> None:
     """A message that comes back and is handed out again counts again."""
-    stage = make_stage(lease=LEASE, limits=RATES)
+    stage = make_stage(limits=RATES)
     killer = Killer(stage, seed)
     producer = stage.new_producer(limits=limits_of(RATES))
     workers = stage.workers(2, concurrency=4)
@@ -121,7 +118,7 @@ def test_killed_and_stopped_workers_never_get_more_than_the_rate_allows(
 def test_lost_replies_never_lease_more_than_the_limit_allows(
     make_stage: MakeStage, passes: Passes, seed: int
 ) -> None:
-    stage = make_stage(lease=LEASE, limits=LIMITS)
+    stage = make_stage(limits=LIMITS)
     killer = Killer(stage, seed)
     producer = stage.new_producer(limits=limits_of(LIMITS))
     proxies = [stage.proxy() for _ in range(2)]
@@ -142,7 +139,7 @@ def test_lost_replies_never_lease_more_than_the_limit_allows(
 def test_a_worker_that_stays_away_returns_its_permits_with_its_lease(
     make_stage: MakeStage, passes: Passes
 ) -> None:
-    stage = make_stage(lease=1.5, limits=LIMITS)
+    stage = make_stage(limits=LIMITS)
     killer = Killer(stage)
     producer = stage.new_producer(limits=limits_of(LIMITS))
     held = stage.worker(concurrency=4)

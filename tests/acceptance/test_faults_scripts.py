@@ -192,7 +192,7 @@ a_call = pytest.mark.parametrize(("who", "name"), CALLS, ids=[f"{w}-{n}" for w, 
 def traffic_of(make_stage: MakeStage, who: str, seed: int) -> Traffic:
     """Put one process behind a proxy: a worker, or a dispatcher beside a worker without one."""
     alone = who == "worker"
-    stage = make_stage(lease=1.5, delayq={"dispatch": alone, "block_timeout": 0.1})
+    stage = make_stage(delayq={"dispatch": alone, "block_timeout": 0.1})
     proxy = stage.proxy()
     worker = stage.worker(pool="threads", through=proxy if alone else None)
     victim = worker if alone else stage.dispatchers(1, through=proxy)[0]

@@ -105,7 +105,7 @@ def test_what_a_killed_worker_had_leased_runs_again_within_its_lease(
 def test_the_only_worker_is_killed_and_the_next_one_goes_on(
     make_stage: MakeStage, passes: Passes
 ) -> None:
-    stage = make_stage(lease=1.0)
+    stage = make_stage()
     worker = stage.worker(env=HANGING)
     leased = stage.producer.send_many(4, "faults.hang")
     for n in range(20):

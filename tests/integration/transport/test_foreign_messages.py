@@ -45,7 +45,7 @@ def scene(
 
 
 @pytest.mark.parametrize("examples", [10, pytest.param(30, marks=pytest.mark.nightly)])
-@pytest.mark.parametrize("acks_late", [True, pytest.param(False, marks=pytest.mark.full)])
+@pytest.mark.parametrize("acks_late", [True, pytest.param(False, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize(
     "pool", [pytest.param("threads", marks=pytest.mark.full), "solo", "prefork"]
 )

@@ -52,6 +52,8 @@ TEXTS = {
 
 #: Texts for each of which the short tier has one look at all places.
 RARE = ("no UTF-8", "no character")
+#: The text that is tried at each place for every change; the others are tried each night.
+USUAL = "hostile"
 
 #: Tasks, entries and limits whose own pages are looked at.
 Objects = Mapping[str, Iterable[str]]
@@ -332,7 +334,7 @@ def placed(delayq: DelayQ, place: str, text: str) -> Objects:
 @pytest.mark.parametrize(
     "text",
     [
-        pytest.param(text, marks=pytest.mark.nightly if text in RARE else pytest.mark.full)
+        pytest.param(text, marks=pytest.mark.full if text == USUAL else pytest.mark.nightly)
         for text in TEXTS
     ],
 )

@@ -58,11 +58,11 @@ def about(name: str) -> str:
     return ACTIONS[name].kind.removeprefix("all ")
 
 
-def tier(*pair: str) -> Sequence[pytest.MarkDecorator]:
-    """Return the marks of a pair."""
-    if pair[0] == pair[1] in WITH_VERSION:
+def tier(first: str, second: str) -> Sequence[pytest.MarkDecorator]:
+    """Return the marks of a pair; a form with a version is the one that may be out of date."""
+    if first == second in WITH_VERSION:
         return ()
-    return [pytest.mark.full if {*pair} & {*WITH_VERSION} else pytest.mark.nightly]
+    return [pytest.mark.full if first in WITH_VERSION else pytest.mark.nightly]
 
 
 #: A change of all is one of each: two of them may share the tasks between them.

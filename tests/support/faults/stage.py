@@ -23,6 +23,8 @@ from tests.support.proxy import Proxy
 ROOT = Path(__file__).parents[3]
 APP = "tests.apps.fault_tasks"
 DISPATCH = ("celery", "-A", f"{APP}:app", "delayq", "dispatch")
+#: Seconds. A busy machine lets a process wait for one or two; no worker that lives may lose a lease.
+LEASE = 3.0
 
 
 #: The type of the fixtures ``make_stage`` and ``passes``.
@@ -51,7 +53,7 @@ class Stage:
         self,
         folder: Path,
         *,
-        lease: float = 2.0,
+        lease: float = LEASE,
         delayq: Mapping[str, Any] | None = None,
         broker_options: Mapping[str, Any] | None = None,
         limits: Mapping[str, Mapping[str, Any]] | None = None,
