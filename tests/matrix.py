@@ -114,8 +114,8 @@ COMBINATIONS = (
     Combination("3.13", "5.6", "oldest", "valkey9"),
     Combination("3.14", "5.7", "newest", "valkey9"),
 )
-#: `make matrix`: the oldest and the newest of Python, Celery and redis-py. Python 3.14, which an old
-#: Debian does not have, is left to the nightly run.
+#: `make matrix`: the oldest and the newest of Python, Celery and redis-py. Python 3.14, which few
+#: machines have, is left to the nightly run.
 EVERY_CHANGE = COMBINATIONS[:2]
 #: The one whose tests may fail.
 PRE_RELEASE = Combination("3.13", "-pre-release", "newest", "valkey9")

@@ -293,7 +293,13 @@ def test_a_short_day_runs_every_reminder_once_and_those_of_no_cancelled_flight(
 
 @pytest.mark.parametrize(
     "number",
-    [pytest.param(signal.SIGINT, marks=pytest.mark.nightly), signal.SIGTERM, signal.SIGKILL],
+    [
+        *(
+            pytest.param(each, marks=pytest.mark.nightly)
+            for each in (signal.SIGINT, signal.SIGTERM)
+        ),
+        signal.SIGKILL,
+    ],
 )
 def test_an_interrupted_demo_leaves_no_process_behind(
     number: signal.Signals, tmp_path: Path

@@ -22,7 +22,7 @@ from celery_delayq.testing import wait_until
 from example_project.flights import load_flights
 from tests.support.skips import need_java
 
-pytestmark = pytest.mark.full
+pytestmark = pytest.mark.nightly
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 DEMO = [sys.executable, "-m", "example_project.spark"]

@@ -16,6 +16,8 @@ from tests.support.skips import need_java, need_rabbitmq
 
 #: Pages with blocks that are run here.
 RUN = [page for page in PAGES if any(not (each.not_run or each.run_by) for each in blocks_of(page))]
+#: Pages that `make test-full` runs; `make nightly` runs all others.
+FIRST_READ = {"tutorial", "control", "dead-letters", "rabbitmq"}
 #: Pages with blocks that need RabbitMQ.
 WITH_RABBITMQ = {"rabbitmq"}
 #: Least number of blocks for each one with `not run:`.
@@ -23,9 +25,8 @@ LEAST_BLOCKS_PER_NOT_RUN = 10
 
 
 def pages() -> Iterator[Any]:
-    """Yield the pages that are run; the one with Spark takes as long as all others."""
     for page in RUN:
-        mark = pytest.mark.nightly if page.stem in WITH_SPARK else pytest.mark.full
+        mark = pytest.mark.full if page.stem in FIRST_READ else pytest.mark.nightly
         yield pytest.param(page, id=page.stem, marks=mark)
 
 

@@ -17,7 +17,7 @@ from tests.integration.conftest import MakeApp
 from tests.support.faults.scale import SEED, scaled
 from tests.support.scene import Scene
 
-pytestmark = pytest.mark.full
+pytestmark = pytest.mark.nightly
 
 StartWorker = Callable[..., WorkerProcess]
 

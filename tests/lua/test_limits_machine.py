@@ -27,7 +27,7 @@ from tests.support.lease_time import pass_time
 
 WANTED = int(os.environ.get("DELAYQ_EXAMPLES", "0"))
 EXAMPLES = WANTED or scaled(80, 500)
-FEW, HALF = min(12, EXAMPLES), min(40, EXAMPLES)
+FEW, SOME = min(12, EXAMPLES), min(20, EXAMPLES)
 
 #: Most ms until a queue gets a look for a permit that has come back: the other queue has its turn.
 TURN_MS = 100
@@ -164,10 +164,10 @@ class Machine(LimitMachine):
     "examples",
     [
         FEW,
-        pytest.param(HALF, marks=pytest.mark.full),
+        pytest.param(SOME, marks=pytest.mark.full),
         pytest.param(EXAMPLES, marks=[pytest.mark.full, pytest.mark.nightly]),
     ],
-    ids=["few", "half", "all"],
+    ids=["few", "some", "all"],
 )
 def test_no_sequence_breaks_a_limit_or_forgets_a_lane(
     delayq_redis: RedisUnderTest, examples: int

@@ -65,7 +65,6 @@ TIERS: dict[tuple[str, str, str], Any] = {
     ("compat", "scheduled", "many"): (),
     ("compat", "ready", "large"): pytest.mark.full,
     ("rewrite", "scheduled", "large"): pytest.mark.full,
-    ("rewrite", "dead", "many"): pytest.mark.full,
 }
 
 

@@ -25,6 +25,7 @@ def two_nodes() -> Iterator[EmbeddedRabbitMQ]:
         yield broker
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(sys.platform != "linux", reason="others have one loopback address")
 def test_no_client_has_the_address_from_which_nodes_and_rabbitmqctl_connect(
     two_nodes: EmbeddedRabbitMQ,
@@ -38,6 +39,7 @@ def test_no_client_has_the_address_from_which_nodes_and_rabbitmqctl_connect(
     assert (peers.count("{127,0,0,2}"), peers.count("{127,0,0,1}")) == (3, 1)
 
 
+@pytest.mark.nightly
 def test_a_node_that_ends_while_the_others_start_is_started_again(
     two_nodes: EmbeddedRabbitMQ,
 ) -> None:

@@ -353,11 +353,11 @@ def test_a_full_server_lets_itself_be_read(delayq: DelayQ) -> None:
         delayq.store.client.config_set("maxmemory", 0)
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("number", [20_000, pytest.param(100_000, marks=pytest.mark.nightly)])
+@pytest.mark.nightly
 def test_what_is_read_or_changed_takes_no_memory_for_each_entry(
-    number: int, delayq: DelayQ, monkeypatch: pytest.MonkeyPatch
+    delayq: DelayQ, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    number = 100_000
     monkeypatch.undo()
     items = (Item(countdown=7200 + n, id=f"e{n}", queue="one") for n in range(number))
     delayq.schedule_many(items, task=TASK)

@@ -48,6 +48,7 @@ def days(folder: Path, table: str) -> set[str]:
     return {each.name for each in (folder / table).iterdir() if not each.name.startswith("_")}
 
 
+@pytest.mark.nightly
 def test_runs_dead_letters_and_the_schedule_are_archived_once_each(
     archive: Archive, spark: Any, app: Celery, delayq: DelayQ, delayq_redis: RedisUnderTest,
     tmp_path: Path,

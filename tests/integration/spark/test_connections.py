@@ -36,6 +36,7 @@ class Connections:
         return [each for each in self._client.client_list() if each["id"] not in self._before]
 
 
+@pytest.mark.nightly
 def test_each_spark_task_that_writes_has_few_connections_and_closes_them(
     spark: Any, delayq_broker_url: str, delayq_redis: RedisUnderTest
 ) -> None:
@@ -53,6 +54,7 @@ def test_each_spark_task_that_writes_has_few_connections_and_closes_them(
     connections.wait_none_left()
 
 
+@pytest.mark.nightly
 def test_each_spark_task_that_reads_leaves_no_connection(
     spark: Any, read: Read, delayq_broker_url: str, delayq_redis: RedisUnderTest
 ) -> None:

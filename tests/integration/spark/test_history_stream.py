@@ -27,6 +27,7 @@ def test_a_stream_goes_on_where_it_was(delayq: DelayQ, stream: Any) -> None:
     assert sorted(stream()) == [f"id {n}" for n in range(20, 25)]
 
 
+@pytest.mark.nightly
 def test_a_stream_begins_after_an_offset(delayq: DelayQ, stream: Any) -> None:
     history = delayq.store.history
     history.add("me", 1, 1000, numbered(3))
@@ -80,6 +81,7 @@ def test_runs_that_are_forgotten_while_they_are_read_are_reported(
     assert 0 < len(found) < 60
 
 
+@pytest.mark.nightly
 def test_other_tables_are_no_streams(stream: Any) -> None:
     from pyspark.errors import PySparkException
 

@@ -275,6 +275,7 @@ def derby(spark: Any, tmp_path: Path) -> Iterator[tuple[str, Callable[..., None]
         manager.getConnection(f"{url};shutdown=true")
 
 
+@pytest.mark.nightly
 def test_rows_of_a_database_are_reconciled(
     run: Reconcile,
     spark: Any,

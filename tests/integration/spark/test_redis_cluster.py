@@ -60,6 +60,7 @@ def add_dead_letters(delayq: DelayQ, each: int = 3) -> set[str]:
     return ids
 
 
+@pytest.mark.nightly
 def test_tables_are_those_of_all_hash_tags(
     app: Celery, delayq: DelayQ, read: Read, write: Write
 ) -> None:

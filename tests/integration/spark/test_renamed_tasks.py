@@ -23,6 +23,7 @@ def tasks_of(delayq: DelayQ) -> dict[str, str]:
     return {each.id: each.task for each in delayq.entries()}
 
 
+@pytest.mark.nightly
 def test_a_former_name_of_a_task_is_the_task(
     spark: Any,
     delayq: DelayQ,

@@ -77,6 +77,7 @@ def test_a_snapshot_is_put_back_byte_for_byte_and_once(
     assert told.missing == told.failed == 37 - sum(told.outcomes.values()) > 0
 
 
+@pytest.mark.nightly
 def test_dead_letters_are_put_back_and_are_known_by_the_archive(
     restore: Restore, archive: Archive, delayq: DelayQ, delayq_redis: RedisUnderTest
 ) -> None:
@@ -116,6 +117,7 @@ def test_rows_that_are_damaged_are_refused(delayq: DelayQ) -> None:
     assert (delayq.count(), delayq.count_dead()) == (0, 0)
 
 
+@pytest.mark.nightly
 def test_what_is_of_another_queue_is_not_put_back(
     restore: Restore, archive: Archive, app: Celery, delayq: DelayQ, delayq_redis: RedisUnderTest
 ) -> None:

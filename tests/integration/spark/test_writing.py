@@ -90,6 +90,7 @@ def test_a_row_that_is_there_may_be_an_error(write: Write, delayq: DelayQ) -> No
     assert calls(delayq) == expected(*flights(3))
 
 
+@pytest.mark.nightly
 def test_one_key_twice_in_a_frame_is_one_task(write: Write, delayq: DelayQ) -> None:
     row = flight(0)
 

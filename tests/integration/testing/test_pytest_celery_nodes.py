@@ -38,7 +38,7 @@ from tests.support import TIMEOUT
 from tests.support.scene import answer
 from tests.support.skips import need_rabbitmq
 
-pytestmark = pytest.mark.full
+pytestmark = pytest.mark.nightly
 
 pytest_plugins = ["celery_delayq.testing.pytest_celery"]
 

@@ -47,7 +47,7 @@ def scene(
 @pytest.mark.parametrize("examples", [10, pytest.param(30, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("acks_late", [True, pytest.param(False, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize(
-    "pool", [pytest.param("threads", marks=pytest.mark.full), "solo", "prefork"]
+    "pool", [pytest.param("threads", marks=pytest.mark.nightly), "solo", "prefork"]
 )
 def test_no_message_ends_a_worker_and_none_is_lost(
     scene: Foreign, pool: str, acks_late: bool, examples: int

@@ -59,10 +59,8 @@ def about(name: str) -> str:
 
 
 def tier(first: str, second: str) -> Sequence[pytest.MarkDecorator]:
-    """Return the marks of a pair; a form with a version is the one that may be out of date."""
-    if first == second in WITH_VERSION:
-        return ()
-    return [pytest.mark.full if first in WITH_VERSION else pytest.mark.nightly]
+    """Return the marks of a pair of changes."""
+    return () if first == second in WITH_VERSION else [pytest.mark.nightly]
 
 
 #: A change of all is one of each: two of them may share the tasks between them.

@@ -23,7 +23,7 @@ from tests.support.proxy import Proxy
 ROOT = Path(__file__).parents[3]
 APP = "tests.apps.fault_tasks"
 DISPATCH = ("celery", "-A", f"{APP}:app", "delayq", "dispatch")
-#: Seconds. A busy machine lets a process wait for one or two; no worker that lives may lose a lease.
+#: Seconds. On a busy machine a process may wait for one or two, which ends no lease of a worker.
 LEASE = 3.0
 
 

@@ -9,7 +9,7 @@ from tests.integration.conftest import NewRabbitMQ
 from tests.support.cli import CommandLine
 from tests.support.dead_letters import message
 
-pytestmark = pytest.mark.full
+pytestmark = pytest.mark.nightly
 
 
 def test_dead_letters_are_checked_and_the_rest_is_named(new_rabbitmq: NewRabbitMQ) -> None:

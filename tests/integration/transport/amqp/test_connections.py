@@ -51,7 +51,7 @@ def tls_url(certificates: Certificates) -> Iterator[str]:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("where", ["setting", "url"])
+@pytest.mark.parametrize("where", ["setting", pytest.param("url", marks=pytest.mark.nightly)])
 def test_a_delayed_task_goes_over_tls(tls_url: str, certificates: Certificates, where: str) -> None:
     files = {
         "ca_certs": str(certificates.authority),
