@@ -85,11 +85,13 @@ class DoctorLooks:
                 self._thread = Thread(target=self._run, name="delayq-web-doctor", daemon=True)
                 self._thread.start()
 
-    def wait(self, seconds: float) -> None:
-        """Wait until the doctor has made all requested checks, at most so many seconds."""
+    def wait(self, seconds: float) -> bool:
+        """Return whether all requested checks end within so many seconds."""
         thread = self._thread
-        if thread is not None:
-            thread.join(seconds)
+        if thread is None:
+            return True
+        thread.join(seconds)
+        return not thread.is_alive()
 
     def _run(self) -> None:
         while True:

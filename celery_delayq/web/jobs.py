@@ -6,7 +6,7 @@ import logging
 import secrets
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from datetime import datetime
 from threading import Event
@@ -120,6 +120,7 @@ class Jobs:
         self._app = app
         self._executor = ThreadPoolExecutor(THREADS, "delayq-web-job")
         self._jobs: OrderedDict[str, Job] = OrderedDict()
+        self._begun: set[Future[None]] = set()
 
     def get(self, id: str) -> Job | None:
         """Return a change by its id; None if this server does not know it."""
@@ -130,13 +131,15 @@ class Jobs:
         self._jobs[job.id] = job
         while len(self._jobs) > MAX_JOBS:
             self._jobs.popitem(last=False)
-        self._executor.submit(self._run, job, change)
+        self._begun = {each for each in self._begun if not each.done()}
+        self._begun.add(self._executor.submit(self._run, job, change))
 
-    def close(self) -> None:
-        """Stop all changes."""
+    def close(self, seconds: float) -> bool:
+        """Stop all changes; return whether they have ended within so many seconds."""
         for each in self._jobs.values():
             each.stopping.set()
         self._executor.shutdown(wait=False, cancel_futures=True)
+        return not wait(self._begun, seconds).not_done
 
     def _run(self, job: Job, change: Callable[[Job], object]) -> None:
         try:

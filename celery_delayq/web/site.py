@@ -39,8 +39,8 @@ REDIS_TIMEOUT_SECONDS, PAGE_TIMEOUT_SECONDS = 5.0, 20.0
 #: Seconds over which rates are averaged.
 RATE_SECONDS = 60.0
 
-#: Seconds for which the doctor may finish when a server ends.
-DOCTOR_SECONDS = 1.0
+#: Seconds in which changes and the doctor may come to an end when a server ends.
+CLOSING_SECONDS = 1.0
 
 #: Shown in place of what a formatter of tasks failed to format.
 _HIDDEN = "(format_task failed)"
@@ -128,11 +128,10 @@ class Site:
             ) from exc
 
     def close(self) -> None:
-        """Close connections and threads."""
-        self.jobs.close()
+        """Stop all work. Connections that a thread still uses end with the process."""
         self._executor.shutdown(wait=False, cancel_futures=True)
-        self.doctor.wait(DOCTOR_SECONDS)
-        self.delayq.close()
+        if self.jobs.close(CLOSING_SECONDS) and self.doctor.wait(CLOSING_SECONDS):
+            self.delayq.close()
 
     def texts_of(self, task: MessageFields, **known: Any) -> Texts:
         """Return what may be shown of a task: what Flower's formatter leaves of it.

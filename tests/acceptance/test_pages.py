@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,21 +14,14 @@ from tests.support.skips import need_java, need_rabbitmq
 
 #: Pages with blocks that are run here.
 RUN = [page for page in PAGES if any(not (each.not_run or each.run_by) for each in blocks_of(page))]
-#: Pages that `make test-full` runs; `make nightly` runs all others.
-FIRST_READ = {"tutorial", "control", "dead-letters", "rabbitmq"}
 #: Pages with blocks that need RabbitMQ.
 WITH_RABBITMQ = {"rabbitmq"}
 #: Least number of blocks for each one with `not run:`.
 LEAST_BLOCKS_PER_NOT_RUN = 10
 
 
-def pages() -> Iterator[Any]:
-    for page in RUN:
-        mark = pytest.mark.full if page.stem in FIRST_READ else pytest.mark.nightly
-        yield pytest.param(page, id=page.stem, marks=mark)
-
-
-@pytest.mark.parametrize("page", [*pages()])
+@pytest.mark.full
+@pytest.mark.parametrize("page", RUN, ids=lambda page: page.stem)
 def test_the_blocks_of_a_page_run(page: Path) -> None:
     if page.stem in WITH_RABBITMQ:
         need_rabbitmq()
