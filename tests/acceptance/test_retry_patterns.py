@@ -17,12 +17,12 @@ from tests.integration.conftest import MakeApp
 from tests.support.faults.scale import SEED, scaled
 from tests.support.scene import Scene
 
-pytestmark = pytest.mark.nightly
+pytestmark = pytest.mark.full
 
 StartWorker = Callable[..., WorkerProcess]
 
 #: The policy is promised for 10,000 tasks: `python -m tests.soak`.
-COUNT = scaled(2_000, 10_000)
+COUNT = scaled(500, 10_000)
 #: Pools of the workers that share the queue.
 RUN_ON = scaled(("solo", "threads"), POOLS)
 #: Seconds for all tasks.
