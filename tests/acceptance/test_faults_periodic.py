@@ -231,9 +231,7 @@ def test_killed_workers_fire_every_tick_once(
         assert runs.side_by_side(name, kills) == []
 
 
-@pytest.mark.parametrize(
-    "fires", ["all", *(pytest.param(each, marks=pytest.mark.nightly) for each in ("fast", "slow"))]
-)
+@pytest.mark.parametrize("fires", ["fast", "slow", "all"])
 def test_wrong_clocks_change_nothing(
     fires: str,
     app: Celery,
