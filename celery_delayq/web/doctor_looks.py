@@ -86,12 +86,11 @@ class DoctorLooks:
                 self._thread.start()
 
     def wait(self, seconds: float) -> bool:
-        """Return whether all requested checks end within so many seconds."""
+        """Wait at most *seconds* for the requested checks; return whether all have ended."""
         thread = self._thread
-        if thread is None:
-            return True
-        thread.join(seconds)
-        return not thread.is_alive()
+        if thread is not None:
+            thread.join(seconds)
+        return thread is None or not thread.is_alive()
 
     def _run(self) -> None:
         while True:

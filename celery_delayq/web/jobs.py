@@ -135,7 +135,7 @@ class Jobs:
         self._begun.add(self._executor.submit(self._run, job, change))
 
     def close(self, seconds: float) -> bool:
-        """Stop all changes; return whether they have ended within so many seconds."""
+        """Stop all changes and wait at most *seconds*; return whether all have ended."""
         for each in self._jobs.values():
             each.stopping.set()
         self._executor.shutdown(wait=False, cancel_futures=True)

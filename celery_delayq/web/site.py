@@ -39,7 +39,7 @@ REDIS_TIMEOUT_SECONDS, PAGE_TIMEOUT_SECONDS = 5.0, 20.0
 #: Seconds over which rates are averaged.
 RATE_SECONDS = 60.0
 
-#: Seconds in which changes and the doctor may come to an end when a server ends.
+#: Seconds that a closing server waits for its changes, and then for its doctor.
 CLOSING_SECONDS = 1.0
 
 #: Shown in place of what a formatter of tasks failed to format.
@@ -128,7 +128,7 @@ class Site:
             ) from exc
 
     def close(self) -> None:
-        """Stop all work. Connections that a thread still uses end with the process."""
+        """Stop all work. While a change or the doctor uses the connections, they stay open."""
         self._executor.shutdown(wait=False, cancel_futures=True)
         if self.jobs.close(CLOSING_SECONDS) and self.doctor.wait(CLOSING_SECONDS):
             self.delayq.close()

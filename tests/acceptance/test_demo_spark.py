@@ -57,7 +57,6 @@ def command_of(process: psutil.Process) -> str:
         return ""
 
 
-@pytest.mark.nightly
 def test_source_queue_and_history_agree_on_each_flight(tmp_path: Path) -> None:
     temporary = tmp_path / "tmp"
     temporary.mkdir()

@@ -52,7 +52,7 @@ def default_worker_tasks(default_worker_tasks: set[ModuleType]) -> set[ModuleTyp
 
 
 class OnEachBroker:
-    @pytest.fixture(params=["redis", pytest.param("rabbitmq", marks=pytest.mark.nightly)])
+    @pytest.fixture(params=["redis", "rabbitmq"])
     def celery_broker(self, request: pytest.FixtureRequest) -> CeleryTestBroker:
         if request.param == "rabbitmq":
             need_rabbitmq()

@@ -50,9 +50,9 @@ TEXTS = {
     "no character": "a\ud800<b>",
 }
 
-#: Texts for each of which the short tier has one look at all places.
+#: Texts that the short tier tries once, at all places together.
 RARE = ("no UTF-8", "no character")
-#: The text that is tried at each place for every change; the others are tried each night.
+#: The text that the full tier tries at each place. The nightly tier tries the other texts.
 USUAL = "hostile"
 
 #: Tasks, entries and limits whose own pages are looked at.

@@ -23,7 +23,7 @@ from tests.support.proxy import Proxy
 ROOT = Path(__file__).parents[3]
 APP = "tests.apps.fault_tasks"
 DISPATCH = ("celery", "-A", f"{APP}:app", "delayq", "dispatch")
-#: Seconds. On a busy machine a process may wait for one or two, which ends no lease of a worker.
+#: Seconds of a lease: longer than a busy machine delays a process that extends its leases.
 LEASE = 3.0
 
 
