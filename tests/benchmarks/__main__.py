@@ -7,6 +7,7 @@ import shutil
 import signal
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,12 +28,14 @@ load()
 NAMES = [one.name for one in measurements()]
 
 
-def _measure(bench: Bench, chosen: list[Measurement], run: Run) -> None:
+def _measure(bench: Bench, chosen: list[Measurement], run: Run) -> Iterator[None]:
+    """Make one measurement after the other."""
     for one in chosen:
         try:
             run.figures.extend(one.run(bench))
         except (BenchError, ProcessFailed, redis.RedisError) as error:
             run.failures[one.name] = str(error)
+        yield
 
 
 @click.command()
@@ -115,15 +118,16 @@ def main(
         bench = Bench(server, size, note, ours, at_least_once, Pool[pool.upper()])
         run = Run(machine_facts(bench, quick))
         try:
-            _measure(bench, chosen, run)
+            for _ in _measure(bench, chosen, run):
+                run.facts["seconds"] = round(time.monotonic() - began, 1)
+                if figures:  # After each: a run that is stopped loses only its last measurement.
+                    merge(run, shlex.join(["python", "-m", "tests.benchmarks", *sys.argv[1:]]))
         finally:
             shutil.rmtree(bench.folder, ignore_errors=True)
-    run.facts["seconds"] = round(time.monotonic() - began, 1)
     show(run, console)
     if json_path:
         write_json(run, json_path)
     if figures:
-        merge(run, shlex.join(["python", "-m", "tests.benchmarks", *sys.argv[1:]]))
         fill()
     if run.failures or (check and not run.complete):
         raise SystemExit(1)
