@@ -34,10 +34,10 @@ test: .venv/installed servers ## the tests for every change, 8 minutes: one Redi
 test-full: .venv/installed servers ## the tests marked full, 25 minutes: faults, RabbitMQ, a Redis Cluster, Spark, further pools
 	$(BIN)/python -m tests.run full $(TEST_ARGS)
 
-matrix: .venv/installed servers ## unit, Lua, contract and conformance tests on the oldest and the newest versions
+matrix: .venv/installed servers ## unit, Lua, contract and conformance tests on the oldest versions
 	$(BIN)/python -m tests.matrix $(MATRIX_ARGS)
 
-nightly: .venv/installed servers ## what the above leave out: further cases, the second Redis, seven more combinations, RabbitMQ 4
+nightly: .venv/installed servers ## what the above leave out: further cases, the second Redis, eight more combinations of versions, RabbitMQ 4
 	@.ci/debian 13 || echo "The servers of Debian 13 are left out"
 	@.ci/debian testing || echo "Python 3.14 of Debian testing is left out"
 	$(BIN)/python -m tests.run nightly $(TEST_ARGS); tests=$$?; $(BIN)/python -m tests.matrix --all $(MATRIX_ARGS) && exit $$tests

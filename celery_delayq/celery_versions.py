@@ -11,7 +11,7 @@ import celery
 #: The oldest Celery whose tasks and workers the changes fit.
 MIN_CELERY = (5, 5)
 
-#: The newest minor version of Celery on which the tests run (``make matrix``).
+#: The newest minor version of Celery on which the tests run (``make nightly``).
 NEWEST_TESTED_CELERY = (5, 7)
 
 if celery.VERSION < MIN_CELERY:

@@ -22,7 +22,7 @@ __all__ = ["app", "make_app", "nursery"]
 
 
 @pytest.fixture
-def warm_workers(nursery: Callable[[], Nursery], monkeypatch: pytest.MonkeyPatch) -> None:
+def warm_workers(nursery: Callable[[str], Nursery], monkeypatch: pytest.MonkeyPatch) -> None:
     """Let workers start quickly: fault tests start many. Other tests start them as users do."""
     monkeypatch.setattr(ManagedProcess, "_spawn", spawning(nursery))
 

@@ -28,7 +28,8 @@ pytestmark = pytest.mark.full
 #: without the setting, after 180 s at least.
 CONFIRM_TIMEOUTS = {"recommended": (5000, 12), "default": (None, 370)}
 
-COUNT = 5000
+#: Tasks between the delay queues.
+COUNT = scaled(1500, 5000)
 #: Seconds without enough runs after which the test calls an election of queues without a leader.
 ELECTION_AFTER = 90
 

@@ -36,14 +36,14 @@ Through = Callable[..., tuple[Proxy, DelayQ]]
 
 
 @pytest.fixture(scope="session")
-def nursery() -> Iterator[Callable[[], Nursery]]:
-    """Where workers are forked from; begins with the first one."""
+def nursery() -> Iterator[Callable[[str], Nursery]]:
+    """Where workers of a pool are forked from; begins with the first one."""
     with ExitStack() as stack:
-        yield cache(lambda: stack.enter_context(closing(Nursery())))
+        yield cache(lambda pool: stack.enter_context(closing(Nursery(pool))))
 
 
 @pytest.fixture(autouse=True)
-def _warm_workers(nursery: Callable[[], Nursery], monkeypatch: pytest.MonkeyPatch) -> None:
+def _warm_workers(nursery: Callable[[str], Nursery], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ManagedProcess, "_spawn", spawning(nursery))
 
 

@@ -4,7 +4,7 @@ Each entry is then as it was before, or changed for good, and a second call comp
 two cancelled batches the results and events may be missing (``docs/known-gaps.md``): no other one
 is, and no event comes twice.
 
-The moments are chosen at random: two in `make test`, ten in `make test-full`, thirty in `make
+The moments are chosen at random: two in `make test`, five in `make test-full`, thirty in `make
 nightly`.
 """
 
@@ -56,7 +56,7 @@ CASES = [
     *(
         pytest.param(server, moments, id=f"{server}-{length}", marks=[pytest.mark.full, *marks])
         for server in ("redis", "cluster")
-        for moments, length, marks in ((10, "long", []), (30, "longest", [pytest.mark.nightly]))
+        for moments, length, marks in ((5, "long", []), (30, "longest", [pytest.mark.nightly]))
     ),
 ]
 #: A call asks for each hash tag. With few tags, the moments lie where entries change.

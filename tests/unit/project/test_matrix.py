@@ -67,14 +67,10 @@ def test_every_version_of_python_celery_and_redis_py_is_in_two_combinations_at_l
     assert min(found[version] for version in {*found} - {*SERVERS} - NIGHTLY) >= 2
 
 
-def test_for_every_change_the_oldest_and_the_newest_versions_are_tried() -> None:
+def test_for_every_change_the_oldest_versions_are_tried() -> None:
     pythons, celeries, clients, _ = KNOWN
-    supported = [version for version in pythons if version not in NIGHTLY]
 
-    assert [astuple(one)[:3] for one in EVERY_CHANGE] == [
-        (supported[0], celeries[0], clients[0]),
-        (supported[-1], celeries[-1], clients[-1]),
-    ]
+    assert astuple(EVERY_CHANGE)[:3] == (pythons[0], celeries[0], clients[0])
 
 
 def test_nine_runs_try_most_pairs_of_versions() -> None:
