@@ -10,21 +10,21 @@ from typing import Any
 import pytest
 
 from celery_delayq.testing import ManagedProcess
-from tests.integration.conftest import app, make_app, nursery
+from tests.integration.conftest import app, fork_server, make_app
 from tests.support.faults.checker import Verdict
 from tests.support.faults.cluster import ClusterStage
 from tests.support.faults.rabbitmq import RabbitMQStage
 from tests.support.faults.scale import SEED
 from tests.support.faults.stage import MakeStage, Passes, Stage
-from tests.support.warm import Nursery, spawning
+from tests.support.warm import ForkServers, spawning
 
-__all__ = ["app", "make_app", "nursery"]
+__all__ = ["app", "fork_server", "make_app"]
 
 
 @pytest.fixture
-def warm_workers(nursery: Callable[[str], Nursery], monkeypatch: pytest.MonkeyPatch) -> None:
+def warm_workers(fork_server: ForkServers, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let workers start quickly: fault tests start many. Other tests start them as users do."""
-    monkeypatch.setattr(ManagedProcess, "_spawn", spawning(nursery))
+    monkeypatch.setattr(ManagedProcess, "_spawn", spawning(fork_server))
 
 
 @pytest.fixture

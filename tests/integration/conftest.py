@@ -25,7 +25,7 @@ from tests.support.postgres import PostgresServer, running_postgres
 from tests.support.proxy import Proxy
 from tests.support.rabbitmq import RabbitMQScene
 from tests.support.scene import Control, Leases, StartWorker
-from tests.support.warm import Nursery, spawning
+from tests.support.warm import ForkServer, ForkServers, spawning
 
 if TYPE_CHECKING:
     from tests.apps.retry_tasks import RetryScene
@@ -36,15 +36,15 @@ Through = Callable[..., tuple[Proxy, DelayQ]]
 
 
 @pytest.fixture(scope="session")
-def nursery() -> Iterator[Callable[[str], Nursery]]:
+def fork_server() -> Iterator[ForkServers]:
     """Where workers of a pool are forked from; begins with the first one."""
     with ExitStack() as stack:
-        yield cache(lambda pool: stack.enter_context(closing(Nursery(pool))))
+        yield cache(lambda pool: stack.enter_context(closing(ForkServer(pool))))
 
 
 @pytest.fixture(autouse=True)
-def _warm_workers(nursery: Callable[[str], Nursery], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ManagedProcess, "_spawn", spawning(nursery))
+def _warm_workers(fork_server: ForkServers, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ManagedProcess, "_spawn", spawning(fork_server))
 
 
 def add(x: Any, y: Any) -> Any:

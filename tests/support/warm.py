@@ -35,15 +35,15 @@ _READ = ("PYTHON", "LD_", "FAKETIME", "EVENTLET", "GEVENT")
 PATCHED = ("gevent", "eventlet")
 
 
-class Nursery:
+class ForkServer:
     """A process that has imported Celery, and forks workers of a pool; "": of one without patches.
 
-    The process is `tests.support.nursery`.
+    The process is `tests.support.fork_server`.
     """
 
     def __init__(self, pool: str = "") -> None:
         self._socket, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        command = [sys.executable, "-m", "tests.support.nursery", str(other.fileno()), pool]
+        command = [sys.executable, "-m", "tests.support.fork_server", str(other.fileno()), pool]
         with other:
             self._process = subprocess.Popen(command, pass_fds=[other.fileno()], cwd=_ROOT)
 
@@ -71,8 +71,12 @@ class Nursery:
         self._process.wait()
 
 
+#: Returns the fork server of a pool.
+ForkServers = Callable[[str], ForkServer]
+
+
 class Forked:
-    """A forked worker. The nursery reports its end."""
+    """A forked worker. The fork server reports its end."""
 
     def __init__(self, pid: int, ended: int) -> None:
         self.pid = pid
@@ -107,7 +111,7 @@ class Forked:
             os.kill(self.pid, number)
 
 
-def spawning(nursery: Callable[[str], Nursery]) -> Callable[[ManagedProcess, IO[bytes]], Any]:
+def spawning(fork_server: ForkServers) -> Callable[[ManagedProcess, IO[bytes]], Any]:
     """Return a replacement of ``ManagedProcess._spawn`` for workers and dispatchers."""
     cold = ManagedProcess._spawn
 
@@ -115,7 +119,7 @@ def spawning(nursery: Callable[[str], Nursery]) -> Callable[[ManagedProcess, IO[
         if not _may_be_warm(process):
             return cold(process, log)
         pool = getattr(process, "pool", "")
-        return nursery(pool if pool in PATCHED else "").fork(process, log)
+        return fork_server(pool if pool in PATCHED else "").fork(process, log)
 
     return spawn
 

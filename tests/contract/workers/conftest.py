@@ -19,10 +19,10 @@ from tests.integration.conftest import (
     _warm_workers,
     app,
     delayq,
+    fork_server,
     leases,
     make_app,
     module_app,
-    nursery,
     redis,
 )
 from tests.support.brokers import Broker, OnCluster, OnRabbitMQ, OnRedis
@@ -31,7 +31,7 @@ from tests.support.scene import AppScene, StartWorker
 if TYPE_CHECKING:
     from tests.apps.retry_tasks import RetryScene
 
-__all__ = ["_warm_workers", "app", "delayq", "leases", "make_app", "nursery", "redis"]
+__all__ = ["_warm_workers", "app", "delayq", "fork_server", "leases", "make_app", "redis"]
 
 
 HERE = "tests/contract/workers/"
