@@ -2,9 +2,10 @@
 
 ``python -m tests.matrix [--all | --only PART OF A NAME] [pytest options]``; each combination has an
 environment and a log of its own below ``.matrix``. Without an option, one combination runs: the
-oldest Python, Celery and redis-py, since ``make test`` has the newest ones. With ``--all``, nine
-run: they have 50 of the 81 possible pairs of versions, and one of them runs the tests of RabbitMQ
-on RabbitMQ 4. Pre-releases of Celery and kombu run both times, if there are any. They may fail.
+oldest Python, Celery and redis-py, since ``make test`` has the newest Celery and redis-py. With
+``--all``, nine run: they have 50 of the 81 possible pairs of versions, and one of them runs the
+tests of RabbitMQ on RabbitMQ 4. Pre-releases of Celery and kombu run both times, if there are any.
+They may fail.
 
 A combination whose Python is not installed runs on that of this program. Its line says so, and the
 last line names each Python that is missing.
@@ -114,7 +115,7 @@ COMBINATIONS = (
     Combination("3.13", "5.6", "oldest", "valkey9"),
     Combination("3.14", "5.7", "newest", "valkey9"),
 )
-#: `make matrix`: the oldest Python, Celery and redis-py. `make test` has the newest.
+#: `make matrix`: the oldest Python, Celery and redis-py.
 EVERY_CHANGE = COMBINATIONS[0]
 #: The one whose tests may fail.
 PRE_RELEASE = Combination("3.13", "-pre-release", "newest", "valkey9")

@@ -7,7 +7,6 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,14 +27,11 @@ load()
 NAMES = [one.name for one in measurements()]
 
 
-def _measure(bench: Bench, chosen: list[Measurement], run: Run) -> Iterator[None]:
-    """Make one measurement after the other."""
-    for one in chosen:
-        try:
-            run.figures.extend(one.run(bench))
-        except (BenchError, ProcessFailed, redis.RedisError) as error:
-            run.failures[one.name] = str(error)
-        yield
+def _measure(bench: Bench, one: Measurement, run: Run) -> None:
+    try:
+        run.figures.extend(one.run(bench))
+    except (BenchError, ProcessFailed, redis.RedisError) as error:
+        run.failures[one.name] = str(error)
 
 
 @click.command()
@@ -118,17 +114,17 @@ def main(
         bench = Bench(server, size, note, ours, at_least_once, Pool[pool.upper()])
         run = Run(machine_facts(bench, quick))
         try:
-            for _ in _measure(bench, chosen, run):
+            for one in chosen:
+                _measure(bench, one, run)
                 run.facts["seconds"] = round(time.monotonic() - began, 1)
                 if figures:  # After each: a run that is stopped loses only its last measurement.
                     merge(run, shlex.join(["python", "-m", "tests.benchmarks", *sys.argv[1:]]))
+                    fill()
         finally:
             shutil.rmtree(bench.folder, ignore_errors=True)
     show(run, console)
     if json_path:
         write_json(run, json_path)
-    if figures:
-        fill()
     if run.failures or (check and not run.complete):
         raise SystemExit(1)
 

@@ -98,9 +98,10 @@ def serve(descriptor: int, pool: str) -> None:
 
 def _import_all(pool: str) -> None:
     """Import what each worker imports, in its order: patches come before all else."""
+    modules: dict[str, Any] = sys.modules
     if not pool:
-        assert HIDDEN not in sys.modules, "it was imported already"
-        sys.modules[HIDDEN] = None  # type: ignore[assignment]
+        assert HIDDEN not in modules, "it was imported already"
+        modules[HIDDEN] = None
     import celery
 
     celery.maybe_patch_concurrency(["celery", "worker", "--pool", pool])
@@ -116,7 +117,7 @@ def _import_all(pool: str) -> None:
     import_all()
     read_once()
     if not pool:
-        del sys.modules[HIDDEN]  # tasks may use it
+        del modules[HIDDEN]  # tasks may use it
         # Imported objects are shared with the workers until a process writes to them, as the
         # garbage collector does. Without this freeze, copying them is most of a worker's cost, at
         # the latest at its end.

@@ -28,7 +28,7 @@ from tests.support.scene import AppScene, StartWorker, answer
 
 MAX_DELIVERIES = 2
 #: Number of children that die together, and of tasks that end their process.
-CHILDREN, DYING = 8, 32
+CHILDREN, DYING = 8, 64
 
 #: Modules with exceptions that are not an `Exception`; RAISED are those that tasks raise here.
 RAISING = ("builtins", "asyncio", "celery.exceptions", "greenlet", "gevent", "eventlet")
