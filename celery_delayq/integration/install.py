@@ -449,6 +449,15 @@ WORKER = (
         upstream="celery: give `worker_shutdown` the exception that ends the worker.",
     ),
     Replace(
+        target="celery.platforms:Signals.__setitem__",
+        by=worker.postpone_cold_shutdowns,
+        without="A cold shutdown in the middle of a write to RabbitMQ waits for ever for the lock "
+        "of the connection.",
+        promise=Promise.NO_HANGING,
+        upstream="celery: as for a warm shutdown, set a flag in the handler of the signal, and shut"
+        " down in the event loop.",
+    ),
+    Replace(
         target="worker.startup_info",
         by=app_warnings.show_enabled_parts,
         without="The banner does not show which parts of this package are on.",

@@ -27,7 +27,7 @@ from celery_delayq.errors import (
     StoreFull,
     UnsupportedServer,
 )
-from celery_delayq.integration import not_run
+from celery_delayq.integration import interrupts, not_run
 from celery_delayq.model.envelope import own_of
 from celery_delayq.model.limits.of_app import LimitedTask, limits_of
 from celery_delayq.model.names import renames_of
@@ -85,6 +85,20 @@ def note_cause_of_stop(controller: Any, stop: Callable[..., Any]) -> Callable[..
         stop(*args, **kwargs)
 
     return stop_and_note
+
+
+def postpone_cold_shutdowns(_owner: type, set_handler: Callable[..., None]) -> Callable[..., None]:
+    """Have the handlers of a cold shutdown wait for the end of a call of RabbitMQ."""
+
+    def end_now() -> None:
+        raise WorkerTerminate(EX_FAILURE)  # as Celery does at a second signal
+
+    def set_postponed(signals: Any, name: str, handler: Any) -> None:
+        if getattr(handler, "__name__", "") == "worker_Cold":
+            handler = interrupts.postponed(handler, end_now)
+        set_handler(signals, name, handler)
+
+    return set_postponed
 
 
 def _worker() -> Any:

@@ -15,6 +15,7 @@ from itertools import cycle
 from typing import Any, cast
 
 from billiard.pool import Worker as PoolWorker
+from celery.worker import state as worker_state
 from celery.worker.control import inspect_command
 from kombu import Connection
 
@@ -76,6 +77,31 @@ def ending_timers(state: Any) -> list[str]:
 def ending_quit(state: Any) -> None:
     """Send QUIT, whose handler runs inside this command, to which Celery replies any error."""
     signal.raise_signal(signal.SIGQUIT)
+
+
+#: Functions of a broker's client, and when a worker is in the middle of a call there.
+BROKER_CALLS = {
+    "write": {("amqp.transport", "write"), ("redis.connection", "send_packed_command")},
+    "read": {("amqp.transport", "_read"), ("redis.connection", "read_response")},
+}
+
+
+@inspect_command(args=[("call", str)])
+def ending_quit_in(state: Any, call: str) -> None:
+    """Send QUIT in the consumer's next *call* of the broker; in a ``write`` only after a TERM."""
+    connection = state.consumer.connection.connection
+    mine = getattr(connection, "transport", None)  # Redis: any connection
+
+    def quit_once(frame: Any, event: str, _arg: Any) -> None:
+        is_there = (frame.f_globals.get("__name__"), frame.f_code.co_name) in BROKER_CALLS[call]
+        if event != "call" or not is_there or mine not in (None, frame.f_locals["self"]):
+            return
+        waits = frame.f_locals.get("initial")  # py-amqp waits for a frame
+        if not waits and (call == "read" or worker_state.should_stop is not None):
+            sys.setprofile(None)
+            signal.raise_signal(signal.SIGQUIT)
+
+    sys.setprofile(quit_once)
 
 
 class Desk(LedgerDesk):
@@ -223,13 +249,17 @@ class Desk(LedgerDesk):
         again = {id.decode() for id in cast("set[bytes]", self.results.smembers(_REDELIVERED))}
         return done - unfinished - again
 
-    def tell(self, worker: WorkerProcess, command: str, **arguments: Any) -> Any:
+    def tell(
+        self, worker: WorkerProcess, command: str, *, reply: bool = True, **arguments: Any
+    ) -> Any:
         """Give a worker a command by remote control, and return its answer."""
         with self.connection() as connection:
             mailbox = app.control.mailbox(connection)
             mailbox.producer_pool = None  # that of the app, which knows no broker
-            to = {"destination": [worker.hostname], "reply": True, "limit": 1, "timeout": 60}
+            to = {"destination": [worker.hostname], "reply": reply, "limit": 1, "timeout": 60}
             replies = mailbox._broadcast(command, arguments, **to)
+        if not reply:
+            return None
         assert replies, f"no answer to {command}"
         return replies[0][worker.hostname]
 

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 from weakref import WeakSet
 
-from amqp import spec
+from amqp import method_framing, spec
 from amqp.exceptions import AMQPError, RecoverableConnectionError
 from kombu.transport import pyamqp
 
 from celery_delayq.errors import BrokerBlocked, BrokerTimeout
+from celery_delayq.integration.interrupts import uninterrupted
 
 #: Seconds without data after which a connection is closed.
 REPLY_SECONDS = 30.0
@@ -27,6 +28,17 @@ _TURN_SECONDS = 0.01
 
 #: The connections of this process.
 _CONNECTIONS: WeakSet[WaitingConnection] = WeakSet()
+
+
+def _frame_writer(connection: Any, transport: Any) -> Callable[..., None]:
+    """Return py-amqp's writer of frames, which no shutdown interrupts."""
+    write = method_framing.frame_writer(connection, transport)
+
+    def write_frame(*args: Any) -> None:
+        with uninterrupted:
+            write(*args)
+
+    return write_frame
 
 
 class WaitingConnection(pyamqp.Connection):
@@ -46,6 +58,9 @@ class WaitingConnection(pyamqp.Connection):
     #: The event loop that reads from the connection, if any.
     loop: Any = None
     _goes_on = False
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, frame_writer=_frame_writer, **options)
 
     def connect(self, *args: Any, **options: Any) -> Any:
         """Connect. Afterwards read many bytes at once; py-amqp reads nine times for a message."""
@@ -81,8 +96,14 @@ class WaitingConnection(pyamqp.Connection):
     def blocking_read(self, timeout: float | None = None) -> Any:
         """Read a frame. The socket's timeout is not changed if the frame has been read already."""
         if self._has_frame():
-            return self.on_inbound_frame(self.transport.read_frame())
-        return super().blocking_read(timeout)
+            with uninterrupted:
+                frame = self.transport.read_frame()
+        elif timeout == 0:
+            with uninterrupted, self.transport.having_timeout(0):
+                frame = self.transport.read_frame()
+        else:  # a shutdown does not wait for RabbitMQ's next frame
+            return super().blocking_read(timeout)
+        return self.on_inbound_frame(frame)
 
     def drain_events(self, timeout: float | None = None) -> None:
         """Read until an event. The event loop reads the other frames in the buffer, which a poller

@@ -99,15 +99,23 @@ def test_a_second_term_is_as_warm_as_the_first(desk: Desk) -> None:
     check_the_next_worker_runs_the_rest(desk, ids)
 
 
-@pytest.mark.parametrize("first", ["nothing", "TERM"])
-def test_a_cold_shutdown_kills_and_gives_back(desk: Desk, first: str) -> None:
-    worker, ids = start_in_the_middle_of_a_batch(desk, "prefork")
+def what_the_worker_runs(desk: Desk, worker: WorkerProcess) -> set[str]:
+    """Return the ids of the running tasks, once the worker has heard of them.
+
+    Celery kills only tasks whose start was reported, and waits for the end of others.
+    """
     running = set(desk.started()) - desk.ledger.finished()
-    # Celery kills only tasks whose start was reported, and waits for the end of others.
     wait_until(
         lambda: running == {each["id"] for each in desk.tell(worker, "active")},
         what="the worker has heard of what runs",
     )
+    return running
+
+
+@pytest.mark.parametrize("first", ["nothing", "TERM"])
+def test_a_cold_shutdown_kills_and_gives_back(desk: Desk, first: str) -> None:
+    worker, ids = start_in_the_middle_of_a_batch(desk, "prefork")
+    running = what_the_worker_runs(desk, worker)
 
     if first == "TERM":
         worker.term()
@@ -115,6 +123,25 @@ def test_a_cold_shutdown_kills_and_gives_back(desk: Desk, first: str) -> None:
     worker.send_signal(signal.SIGQUIT)
 
     worker.wait(TIMEOUT)
+    assert check_what_has_come_back(desk, ids) == running
+    check_the_next_worker_runs_the_rest(desk, ids, running)
+
+
+@pytest.mark.parametrize("call", ["write", "read"])
+def test_a_cold_shutdown_may_come_in_a_call_of_the_broker(desk: Desk, call: str) -> None:
+    """Celery shuts down in the handler of the signal, and calls the broker there."""
+    # With heartbeats RabbitMQ would end what hangs.
+    worker, ids = start_in_the_middle_of_a_batch(desk, "prefork", broker_heartbeat=0)
+    running = what_the_worker_runs(desk, worker)
+
+    desk.tell(worker, "ending_quit_in", call=call)
+    if call == "write":
+        worker.term()
+    else:
+        desk.tell(worker, "ping", reply=False)
+
+    worker.wait(TIMEOUT)
+    assert "terminate all running tasks" in worker.log
     assert check_what_has_come_back(desk, ids) == running
     check_the_next_worker_runs_the_rest(desk, ids, running)
 
