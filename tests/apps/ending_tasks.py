@@ -79,7 +79,7 @@ def ending_quit(state: Any) -> None:
     signal.raise_signal(signal.SIGQUIT)
 
 
-#: Functions of a broker's client, and when a worker is in the middle of a call there.
+#: Functions of a broker's client, in which a worker is in the middle of a call.
 BROKER_CALLS = {
     "write": {("amqp.transport", "write"), ("redis.connection", "send_packed_command")},
     "read": {("amqp.transport", "_read"), ("redis.connection", "read_response")},
@@ -88,7 +88,7 @@ BROKER_CALLS = {
 
 @inspect_command(args=[("call", str)])
 def ending_quit_in(state: Any, call: str) -> None:
-    """Send QUIT in the consumer's next *call* of the broker; in a ``write`` only after a TERM."""
+    """Send QUIT when the consumer is in the middle of *call*. In a ``write``, wait for a TERM."""
     connection = state.consumer.connection.connection
     mine = getattr(connection, "transport", None)  # Redis: any connection
 

@@ -14,7 +14,7 @@ from amqp.exceptions import AMQPError, RecoverableConnectionError
 from kombu.transport import pyamqp
 
 from celery_delayq.errors import BrokerBlocked, BrokerTimeout
-from celery_delayq.integration.interrupts import uninterrupted
+from celery_delayq.integration.interrupts import POSTPONING
 
 #: Seconds without data after which a connection is closed.
 REPLY_SECONDS = 30.0
@@ -35,7 +35,7 @@ def _frame_writer(connection: Any, transport: Any) -> Callable[..., None]:
     write = method_framing.frame_writer(connection, transport)
 
     def write_frame(*args: Any) -> None:
-        with uninterrupted:
+        with POSTPONING:
             write(*args)
 
     return write_frame
@@ -58,6 +58,8 @@ class WaitingConnection(pyamqp.Connection):
     #: The event loop that reads from the connection, if any.
     loop: Any = None
     _goes_on = False
+    #: The arguments of a method that was parsed and is not handed out yet.
+    _inbound: tuple[Any, ...] = ()
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, frame_writer=_frame_writer, **options)
@@ -94,16 +96,32 @@ class WaitingConnection(pyamqp.Connection):
         return True
 
     def blocking_read(self, timeout: float | None = None) -> Any:
-        """Read a frame. The socket's timeout is not changed if the frame has been read already."""
+        """Read a frame. The socket's timeout is not changed if the frame has been read already.
+
+        A shutdown may interrupt a wait for a frame. It does not come between the reading of the
+        frame and its parsing: it would take the next frame for this one.
+        """
+        with POSTPONING:
+            waits = timeout != 0 and not self._has_frame()
+            if not waits:
+                is_whole = self._parse_frame(timeout)
+        if waits:
+            is_whole = self._parse_frame(timeout)
+        if self._inbound:
+            method, self._inbound = self._inbound, ()
+            super().on_inbound_method(*method)
+        return is_whole
+
+    def _parse_frame(self, timeout: float | None) -> Any:
         if self._has_frame():
-            with uninterrupted:
-                frame = self.transport.read_frame()
-        elif timeout == 0:
-            with uninterrupted, self.transport.having_timeout(0):
-                frame = self.transport.read_frame()
-        else:  # a shutdown does not wait for RabbitMQ's next frame
-            return super().blocking_read(timeout)
+            return self.on_inbound_frame(self.transport.read_frame())
+        with self.transport.having_timeout(timeout):
+            frame = self.transport.read_frame()
         return self.on_inbound_frame(frame)
+
+    def on_inbound_method(self, *method: Any) -> None:
+        """Keep a parsed method, which :meth:`blocking_read` hands out: a task may run there."""
+        self._inbound = method
 
     def drain_events(self, timeout: float | None = None) -> None:
         """Read until an event. The event loop reads the other frames in the buffer, which a poller

@@ -142,6 +142,7 @@ def test_a_cold_shutdown_may_come_in_a_call_of_the_broker(desk: Desk, call: str)
 
     worker.wait(TIMEOUT)
     assert "terminate all running tasks" in worker.log
+    assert "UnexpectedFrame" not in worker.log
     assert check_what_has_come_back(desk, ids) == running
     check_the_next_worker_runs_the_rest(desk, ids, running)
 

@@ -1,4 +1,4 @@
-"""Handlers of signals wait until an uninterrupted block has ended."""
+"""Handlers of signals wait until a block of the main thread has ended."""
 
 from __future__ import annotations
 
@@ -8,82 +8,99 @@ from collections.abc import Iterator
 
 import pytest
 
-from celery_delayq.integration.interrupts import postponed, uninterrupted
+from celery_delayq.integration import interrupts
+from celery_delayq.integration.interrupts import POSTPONING, postpone_in_blocks
 
-#: The blocks around a signal, and what is called when: ``call`` by the handler.
-BLOCKS = {0: ["call", "step", "end"], 1: ["step", "call", "end"], 2: ["step", "call", "end"]}
+#: What happens in which order, by the number of blocks around the signal.
+ORDERS = {
+    0: ["handler", "after the signal", "end"],
+    1: ["after the signal", "handler", "end"],
+    2: ["after the signal", "handler", "end"],
+}
 
 
-class Killed(Exception):
-    """A second signal ends the process."""
+class ProcessEnds(Exception):
+    """A further signal ends the process."""
 
 
-def kill() -> None:
-    raise Killed
+def end_process() -> None:
+    raise ProcessEnds
 
 
 @pytest.fixture
 def seen() -> Iterator[list[str]]:
     """What has happened. USR2 has a postponed handler."""
     seen: list[str] = []
-    before = signal.signal(signal.SIGUSR2, postponed(lambda *_: seen.append("call"), kill))
+    handler = postpone_in_blocks(lambda *_: seen.append("handler"), end_process)
+    before = signal.signal(signal.SIGUSR2, handler)
     yield seen
     signal.signal(signal.SIGUSR2, before)
 
 
-def interrupt(times: int = 1, error: Exception | None = None) -> None:
-    """Send signals in a block, which then has an error."""
-    with uninterrupted:
-        for _ in range(times):
-            signal.raise_signal(signal.SIGUSR2)
-        if error is not None:
-            raise error
-
-
-def in_blocks(depth: int, seen: list[str]) -> None:
+def send_in_blocks(depth: int, seen: list[str]) -> None:
     if depth:
-        with uninterrupted:
-            in_blocks(depth - 1, seen)
+        with POSTPONING:
+            send_in_blocks(depth - 1, seen)
     else:
         signal.raise_signal(signal.SIGUSR2)
-        seen.append("step")
+        seen.append("after the signal")
 
 
-@pytest.mark.parametrize("depth", BLOCKS)
+def send_twice() -> None:
+    with POSTPONING:
+        signal.raise_signal(signal.SIGUSR2)
+        signal.raise_signal(signal.SIGUSR2)
+
+
+def fail_after_signal() -> None:
+    with POSTPONING:
+        signal.raise_signal(signal.SIGUSR2)
+        raise ValueError("in the block")
+
+
+@pytest.mark.parametrize("depth", ORDERS)
 def test_a_handler_runs_after_the_outermost_block(depth: int, seen: list[str]) -> None:
-    in_blocks(depth, seen)
+    send_in_blocks(depth, seen)
     seen.append("end")
-    assert seen == BLOCKS[depth]
+    assert seen == ORDERS[depth]
 
 
-def test_a_second_signal_ends_a_block_that_hangs_and_the_handler_does_not_run(
-    seen: list[str],
+def test_two_signals_in_a_short_block_call_the_handler_once(seen: list[str]) -> None:
+    send_twice()
+    assert seen == ["handler"]
+
+
+def test_a_further_signal_ends_a_process_whose_block_hangs(
+    seen: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(Killed):
-        interrupt(times=2)
+    monkeypatch.setattr(interrupts, "WAIT_SECONDS", 0.0)
+    with pytest.raises(ProcessEnds):
+        send_twice()
     assert seen == []
-    in_blocks(0, seen)
-    assert seen == ["call", "step"]
+    send_in_blocks(0, seen)
+    assert seen == ORDERS[0][:2]
 
 
 def test_an_error_in_the_block_does_not_lose_the_signal(seen: list[str]) -> None:
     with pytest.raises(ValueError, match="in the block"):
-        interrupt(error=ValueError("in the block"))
-    assert seen == ["call"]
+        fail_after_signal()
+    assert seen == ["handler"]
 
 
 def test_a_block_of_another_thread_postpones_nothing(seen: list[str]) -> None:
-    entered, left = threading.Event(), threading.Event()
+    is_in_block, may_end = threading.Event(), threading.Event()
 
-    def block() -> None:
-        with uninterrupted:
-            entered.set()
-            left.wait()
+    def enter() -> None:
+        with POSTPONING:
+            is_in_block.set()
+            may_end.wait()
 
-    thread = threading.Thread(target=block)
+    thread = threading.Thread(target=enter)
     thread.start()
-    entered.wait()
-    signal.raise_signal(signal.SIGUSR2)
-    assert seen == ["call"]
-    left.set()
-    thread.join()
+    is_in_block.wait()
+    try:
+        signal.raise_signal(signal.SIGUSR2)
+        assert seen == ["handler"]
+    finally:
+        may_end.set()
+        thread.join()
