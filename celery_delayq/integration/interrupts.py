@@ -15,22 +15,24 @@ from typing import Any
 
 Handler = Callable[..., Any]
 
-#: Seconds for which a handler waits before a further signal ends the process: the call may hang.
+#: Seconds after which a block counts as hanging. The next signal then ends the process.
 WAIT_SECONDS = 1.0
 
 
 class _Postponing:
-    """Blocks of the main thread, after which the handlers of :func:`postpone_in_blocks` run.
+    """A block of code in which the handlers of :func:`postpone_in_blocks` do not run.
 
-    Blocks may be nested. In other threads a block has no effect: no handler runs there.
+    The handler runs when the outermost block ends. In other threads than the main thread a block
+    has no effect: Python runs no handler there.
     """
 
     def __init__(self) -> None:
-        #: The number of blocks that the main thread is in.
+        #: Number of nested blocks that the main thread has entered.
         self.depth = 0
-        #: The call of a handler that waits for the end of the outermost block, and since when.
-        self.handler_call: Callable[[], Any] | None = None
-        self.since = 0.0
+        #: A handler with its arguments, to be called when the outermost block ends.
+        self.postponed: Callable[[], Any] | None = None
+        #: Time of the signal, in seconds of ``time.monotonic()``.
+        self.signalled_at = 0.0
 
     def __enter__(self) -> None:
         if _is_main_thread():
@@ -39,16 +41,19 @@ class _Postponing:
     def __exit__(self, *_: object) -> None:
         if _is_main_thread():
             self.depth -= 1
-            if self.depth == 0 and self.handler_call is not None:
-                handler_call, self.handler_call = self.handler_call, None
-                handler_call()
+            if self.depth == 0 and self.postponed is not None:
+                handle, self.postponed = self.postponed, None
+                handle()
 
-    def postpone(self, handler_call: Callable[[], Any], end_process: Callable[[], Any]) -> None:
-        """Keep the call until the block has ended; end the process if the block seems to hang."""
-        if self.handler_call is None:
-            self.handler_call, self.since = handler_call, time.monotonic()
-        elif time.monotonic() - self.since > WAIT_SECONDS:
-            self.handler_call = None
+    def postpone(self, handle: Callable[[], Any], end_process: Callable[[], Any]) -> None:
+        """Call *handle* when the block ends.
+
+        If an earlier signal has waited for more than :data:`WAIT_SECONDS`, end the process.
+        """
+        if self.postponed is None:
+            self.postponed, self.signalled_at = handle, time.monotonic()
+        elif time.monotonic() - self.signalled_at > WAIT_SECONDS:
+            self.postponed = None
             end_process()
 
 

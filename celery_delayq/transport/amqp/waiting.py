@@ -58,8 +58,8 @@ class WaitingConnection(pyamqp.Connection):
     #: The event loop that reads from the connection, if any.
     loop: Any = None
     _goes_on = False
-    #: The arguments of a method that was parsed and is not handed out yet.
-    _inbound: tuple[Any, ...] = ()
+    #: The arguments of the method that :meth:`_parse` has parsed.
+    _parsed_method: tuple[Any, ...] = ()
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, frame_writer=_frame_writer, **options)
@@ -98,30 +98,36 @@ class WaitingConnection(pyamqp.Connection):
     def blocking_read(self, timeout: float | None = None) -> Any:
         """Read a frame. The socket's timeout is not changed if the frame has been read already.
 
-        A shutdown may interrupt a wait for a frame. It does not come between the reading of the
-        frame and its parsing: it would take the next frame for this one.
+        A cold shutdown may interrupt a wait for a frame. A frame that is there is read and parsed
+        first. Otherwise the shutdown would read the next frame, and parse it in place of this one.
         """
         with POSTPONING:
             waits = timeout != 0 and not self._has_frame()
-            if not waits:
-                is_whole = self._parse_frame(timeout)
-        if waits:
-            is_whole = self._parse_frame(timeout)
-        if self._inbound:
-            method, self._inbound = self._inbound, ()
+            parsed = None if waits else self._parse(self._read_frame(timeout))
+        if parsed is None:
+            frame = self._read_frame(timeout)
+            with POSTPONING:
+                parsed = self._parse(frame)
+        is_whole, method = parsed
+        if method:  # a task may run here
             super().on_inbound_method(*method)
         return is_whole
 
-    def _parse_frame(self, timeout: float | None) -> Any:
+    def _read_frame(self, timeout: float | None) -> Any:
         if self._has_frame():
-            return self.on_inbound_frame(self.transport.read_frame())
+            return self.transport.read_frame()
         with self.transport.having_timeout(timeout):
-            frame = self.transport.read_frame()
-        return self.on_inbound_frame(frame)
+            return self.transport.read_frame()
+
+    def _parse(self, frame: Any) -> tuple[Any, tuple[Any, ...]]:
+        """Return whether the frame ends a method, and the arguments of that method."""
+        is_whole = self.on_inbound_frame(frame)
+        method, self._parsed_method = self._parsed_method, ()
+        return is_whole, method
 
     def on_inbound_method(self, *method: Any) -> None:
-        """Keep a parsed method, which :meth:`blocking_read` hands out: a task may run there."""
-        self._inbound = method
+        """Keep a parsed method until :meth:`blocking_read` handles the method."""
+        self._parsed_method = method
 
     def drain_events(self, timeout: float | None = None) -> None:
         """Read until an event. The event loop reads the other frames in the buffer, which a poller

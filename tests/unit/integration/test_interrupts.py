@@ -73,7 +73,7 @@ def test_two_signals_in_a_short_block_call_the_handler_once(seen: list[str]) -> 
 def test_a_further_signal_ends_a_process_whose_block_hangs(
     seen: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(interrupts, "WAIT_SECONDS", 0.0)
+    monkeypatch.setattr(interrupts, "WAIT_SECONDS", -1.0)
     with pytest.raises(ProcessEnds):
         send_twice()
     assert seen == []

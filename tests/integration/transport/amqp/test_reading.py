@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import signal
 from contextlib import suppress
+from typing import Any
 
+import pytest
 from kombu import Consumer
 from kombu.asynchronous.hub import Hub
 
+from celery_delayq.integration.interrupts import postpone_in_blocks
 from celery_delayq.testing import wait_until
 from tests.support import TIMEOUT
 from tests.support.rabbitmq import RabbitMQScene
@@ -56,3 +60,50 @@ def test_messages_that_come_with_a_confirm_are_handed_out(delayq_rabbitmq: str) 
             wait_until(drained, TIMEOUT, "messages")
 
     assert found == ids
+
+
+def test_a_handler_that_reads_too_takes_no_message_from_the_interrupted_read(
+    delayq_rabbitmq: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A signal comes when a whole message was parsed; its handler waits for a reply."""
+    ids = [f"task-{number}" for number in range(10)]
+    found: list[str] = []
+    with RabbitMQScene(delayq_rabbitmq) as scene:
+        for id in ids:
+            scene.app.send_task("shop.work", task_id=id)
+        connection, channel = scene.connection.connection, scene.connection.default_channel
+        parse = connection._parse
+        handled: list[bool] = []
+
+        def handle(*_: Any) -> None:
+            handled.append(False)
+            channel.basic_qos(0, 1, False)  # its reply has no body, as that of a cancel
+            handled[-1] = True
+
+        def parse_and_signal(frame: Any) -> Any:
+            is_whole, method = parse(frame)
+            if is_whole and all(handled):
+                signal.raise_signal(signal.SIGUSR2)
+            return is_whole, method
+
+        def take(message: Any) -> None:
+            found.append(message.headers["id"])
+            message.ack()
+
+        def drained() -> bool:
+            with suppress(TimeoutError):
+                scene.connection.drain_events(timeout=0.1)
+            return len(found) >= len(ids)
+
+        channel.basic_qos(0, 1, False)
+        with Consumer(channel, [scene.app.amqp.queues["orders"]], on_message=take):
+            before = signal.signal(signal.SIGUSR2, postpone_in_blocks(handle, pytest.fail))
+            try:
+                with monkeypatch.context() as patch:
+                    patch.setattr(connection, "_parse", parse_and_signal)
+                    wait_until(drained, TIMEOUT, lambda: f"messages: {len(found)}")
+            finally:
+                signal.signal(signal.SIGUSR2, before)
+
+    assert found == ids
+    assert len(handled) >= len(ids)
