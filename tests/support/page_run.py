@@ -17,7 +17,7 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, nullcontext
 from datetime import datetime, timedelta, timezone
 from functools import partial
@@ -33,7 +33,7 @@ from celery.schedules import crontab
 from celery_delayq.embedded import EmbeddedRedis
 from celery_delayq.embedded.ports import free_port
 from celery_delayq.testing import ManagedProcess, wait_until
-from tests.integration.spark.driver import TOO_LATE, configured
+from tests.integration.spark.driver import configured, despite_late_python
 from tests.support import TIMEOUT
 from tests.support.dead_letters import details, message, stored
 from tests.support.page_blocks import ROOT, Block, blocks_of
@@ -311,16 +311,6 @@ def _has(log: Path, text: str) -> bool:
     return text in log.read_text("utf-8")
 
 
-def with_time_for_spark(run: Callable[[], None]) -> None:
-    """Call *run*, and once more if Spark did not wait for its Python."""
-    try:
-        run()
-    except Exception as exc:
-        if TOO_LATE not in str(exc):
-            raise
-        run()
-
-
 def failures(page: Path) -> Iterator[str]:
     """Run the blocks of a page, and yield a text for each that fails."""
     with TemporaryDirectory() as folder, ExitStack() as stack:
@@ -332,7 +322,7 @@ def failures(page: Path) -> Iterator[str]:
             if block.not_run or block.run_by:
                 continue
             try:
-                with_time_for_spark(partial(stage.run, block))
+                despite_late_python(partial(stage.run, block))
             except Exception:
                 yield f"{page.name}:{block.line}\n{block.code}\n{traceback.format_exc()}"
         stage.check_printed()

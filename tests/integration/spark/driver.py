@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+import time
 import traceback
 import warnings
 from collections.abc import Callable, Mapping
@@ -43,8 +44,7 @@ appender.stderr.layout.pattern = %d %p %c{{1}}: %m%n%ex
 
 
 #: What Spark says where a Python did not start in time.
-TOO_LATE = "Python worker failed to connect back"
-_STREAM_STARTS = 5
+_TOO_LATE = "Python worker failed to connect back"
 
 
 def settings(folder: Path) -> dict[str, str]:
@@ -83,20 +83,30 @@ def configured(folder: Path, conf: Mapping[str, str], level: str) -> dict[str, s
     }
 
 
-def run_stream(start: Callable[[], Any]) -> None:
-    """Start a stream, and wait for its end, at most `TIMEOUT`.
+def despite_late_python(run: Callable[[], None]) -> None:
+    """Call *run*; again, for at most `TIMEOUT`, while Spark did not wait for its Python.
 
-    It is started again if its Python came too late: Spark waits 10 s for it, which no setting
-    changes, and a busy machine may take longer.
+    Spark waits 10 s for the Python of a stream, which no setting changes. A busy machine may need
+    longer, several times in a row.
     """
-    for attempt in range(1, _STREAM_STARTS + 1):
+    deadline = time.monotonic() + TIMEOUT
+    while True:
         try:
-            assert start().awaitTermination(TIMEOUT), "the stream has not ended in time"
+            run()
         except Exception as exc:
-            if TOO_LATE not in str(exc) or attempt == _STREAM_STARTS:
+            if _TOO_LATE not in str(exc) or time.monotonic() > deadline:
                 raise
         else:
             return
+
+
+def run_stream(start: Callable[[], Any]) -> None:
+    """Start a stream, and wait for its end, at most `TIMEOUT`."""
+
+    def run() -> None:
+        assert start().awaitTermination(TIMEOUT), "the stream has not ended in time"
+
+    despite_late_python(run)
 
 
 class JobFailed(Exception):
