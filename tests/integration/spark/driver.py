@@ -84,10 +84,10 @@ def configured(folder: Path, conf: Mapping[str, str], level: str) -> dict[str, s
 
 
 def despite_late_python(run: Callable[[], None]) -> None:
-    """Call *run*; again, for at most `TIMEOUT`, while Spark did not wait for its Python.
+    """Call *run*. If Spark did not wait for its Python, call *run* again, for at most `TIMEOUT`.
 
-    Spark waits 10 s for the Python of a stream, which no setting changes. A busy machine may need
-    longer, several times in a row.
+    Spark waits 10 s for the Python of a stream, and no setting changes that. A busy machine may
+    need longer, several times in a row. Any other error is raised at once.
     """
     deadline = time.monotonic() + TIMEOUT
     while True:
