@@ -123,7 +123,7 @@ def _change_worker(sender: Any, **_: Any) -> None:
     lazy.import_all()
     native_threads.renew_property_locks("celery", "kombu", "celery_delayq")
     worker.remember(sender)
-    make(EVENTLET)
+    make(GREENLETS)
     liveness.begin(sender)
     make(worker_changes(), **worker.changed_objects())
     for task in app.tasks.values():
@@ -420,13 +420,30 @@ AIO = (
 )
 
 #: Made when a worker starts, or another process begins to consume.
-EVENTLET = (
+GREENLETS = (
     Replace(
         target="logging:Logger.callHandlers",
         by=native_threads.defer_log_lines,
-        condition="eventlet",
-        when=native_threads.has_eventlet_threads,
-        without="A native thread and a greenlet that log at the same moment may wait for ever.",
+        condition="gevent and eventlet",
+        when=native_threads.has_green_threads,
+        without="A native thread and greenlets that log at the same moment may wait for ever.",
+        promise=Promise.NO_HANGING,
+    ),
+    Replace(
+        target="logging:_lock",
+        by=native_threads.reentrant_lock,
+        condition="gevent and eventlet",
+        when=native_threads.has_green_threads,
+        without="A native thread and greenlets that ask for the level of a logger at the same "
+        "moment may wait for ever.",
+        promise=Promise.NO_HANGING,
+    ),
+    Replace(
+        target="threading:_active_limbo_lock",
+        by=native_threads.reentrant_lock,
+        condition="gevent and eventlet",
+        when=native_threads.has_green_threads,
+        without="A native thread that logs while a greenlet starts a thread may wait for ever.",
         promise=Promise.NO_HANGING,
     ),
 )
@@ -633,6 +650,6 @@ def worker_changes() -> tuple[Change, ...]:
 def all_changes() -> tuple[Change, ...]:
     """Return every change."""
     return (
-        *(*TRANSPORT, *PROCESS, *APP, *TASK, *EVENTLET, *worker_changes(), *EXTENDED_WORKER),
+        *(*TRANSPORT, *PROCESS, *APP, *TASK, *GREENLETS, *worker_changes(), *EXTENDED_WORKER),
         *(*CONTEXT, *AIO, *REQUEST, *POOL, *CONSUMER, *LOOP, *flower.TAB, *flower.CHANGES),
     )

@@ -26,7 +26,7 @@ from celery_delayq.dispatch.lease_keeper import ACK_LOOK_SECONDS, LeaseKeeper, k
 from celery_delayq.dispatch.pacing import MIN_GATHER_SECONDS
 from celery_delayq.errors import InvalidOption, NotAllowed, RecordError, StoreFull
 from celery_delayq.integration import app_warnings, worker
-from celery_delayq.integration.install import EVENTLET, change_consumer
+from celery_delayq.integration.install import GREENLETS, change_consumer
 from celery_delayq.integration.replace import make
 from celery_delayq.model import delivery, envelope
 from celery_delayq.model.dead_letter import pack_details
@@ -450,7 +450,7 @@ class Channel(stock.Channel):
         if self.consumer.serves_worker:
             wakeup.set_on_signals()
             change_consumer()
-        make(EVENTLET)  # the lease keeper logs in a thread
+        make(GREENLETS)  # the lease keeper logs in a thread
         self._begin(queue)
 
     def _announce_limits(self) -> None:

@@ -22,7 +22,7 @@ from weakref import WeakKeyDictionary
 _LOCK_ATTRIBUTES: WeakKeyDictionary[Any, tuple[str, ...]] = WeakKeyDictionary()
 #: The native ids of the threads that :func:`start` started.
 _THREAD_IDS: set[int] = set()
-#: Deferred log lines of these threads, for eventlet, which patches the locks of logging.
+#: Deferred log lines of these threads, where greenlets have patched the locks of logging.
 _LOG_LINES: deque[Callable[[], None]] = deque()
 #: Seconds between two writes of the deferred log lines.
 LOG_SECONDS = 0.2
@@ -42,16 +42,17 @@ def is_eventlet_patched() -> bool:
     return "eventlet.patcher" in sys.modules
 
 
-def has_green_threads() -> bool:
+def has_green_threads(_owner: Any = None) -> bool:
     """Whether the threads of ``threading`` are greenlets."""
-    gevent = sys.modules.get("gevent.monkey")
-    return bool(gevent and gevent.is_module_patched("threading")) or has_eventlet_threads()
+    return _patched_by() is not None
 
 
-def has_eventlet_threads(_owner: Any = None) -> bool:
-    """Whether the threads of ``threading`` are greenlets of eventlet."""
-    eventlet = sys.modules.get("eventlet.patcher")
-    return bool(eventlet and eventlet.is_monkey_patched("thread"))
+def _patched_by() -> str | None:
+    """Return the package whose greenlets the threads of ``threading`` are."""
+    gevent, eventlet = map(sys.modules.get, ("gevent.monkey", "eventlet.patcher"))
+    if gevent and gevent.is_module_patched("threading"):
+        return "gevent"
+    return "eventlet" if eventlet and eventlet.is_monkey_patched("thread") else None
 
 
 def is_native() -> bool:
@@ -68,6 +69,14 @@ def ident() -> int:
 def lock() -> Any:
     """Return a lock to hold for a moment only: waiting for the lock blocks the whole thread."""
     return _original("_thread", "allocate_lock")()
+
+
+def reentrant_lock(_owner: Any, _lock: Any) -> Any:
+    """Return a reentrant lock to use instead of one that greenlets have patched.
+
+    Only for locks that are held for a moment: no greenlet may run another one meanwhile.
+    """
+    return type("RLock", (_original("_thread", "RLock"),), {})()  # with attributes of its own
 
 
 def renew_locks(owner: Any, *names: str) -> None:
@@ -148,8 +157,12 @@ def sleep(seconds: float) -> None:
 
 
 def defer_log_lines(_owner: Any, write: Callable[..., None]) -> Callable[..., None]:
-    """Wrap *write*, which writes a log line: a greenlet writes the lines of native threads."""
-    eventlet, own_ident = import_module("eventlet"), _original("_thread", "get_ident")
+    """Wrap *write*, which writes a log line: a greenlet writes the lines of native threads.
+
+    Handlers have locks of greenlets. Where a native thread waits for such a lock, or a greenlet
+    waits for the thread, the wait may have no end.
+    """
+    greenlets, own_ident = import_module(_patched_by() or ""), _original("_thread", "get_ident")
 
     def write_or_defer(logger: logging.Logger, record: logging.LogRecord) -> None:
         if own_ident() in _THREAD_IDS:
@@ -160,9 +173,9 @@ def defer_log_lines(_owner: Any, write: Callable[..., None]) -> Callable[..., No
     def write_always() -> None:
         while True:
             write_log_lines()
-            eventlet.sleep(LOG_SECONDS)
+            greenlets.sleep(LOG_SECONDS)
 
-    eventlet.spawn(write_always)
+    greenlets.spawn(write_always)
     return write_or_defer
 
 

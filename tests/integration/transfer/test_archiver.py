@@ -137,8 +137,9 @@ def test_what_is_missing_is_one_error_and_the_worker_works(
 
 
 @pytest.mark.full
-def test_its_log_lines_stop_no_worker_of_eventlet(
-    app: Celery, delayq: DelayQ, delayq_worker: StartWorker, tmp_path: Path
+@pytest.mark.parametrize("pool", ["gevent", "eventlet"])
+def test_its_log_lines_stop_no_worker_of_greenlets(
+    app: Celery, delayq: DelayQ, delayq_worker: StartWorker, tmp_path: Path, pool: str
 ) -> None:
     """A greenlet would wait for ever for a lock of logging that another thread holds."""
     fill(delayq, 3)
@@ -154,7 +155,7 @@ def test_its_log_lines_stop_no_worker_of_eventlet(
     env = {**options(f"sqlite:///{tmp_path}/archive.db"), "PYTHONPATH": f"{tmp_path}:."}
     results = [app.send_task("add", (number, 1)) for number in range(100)]
 
-    worker = delayq_worker("slow_log:app", pool="eventlet", extra_args=FAST_START, env=env)
+    worker = delayq_worker("slow_log:app", pool=pool, extra_args=FAST_START, env=env)
 
     assert [each.get(timeout=TIMEOUT) for each in results] == [*range(1, 101)]
     wait_until(lambda: delayq.count_dead() == 0, TIMEOUT, "all dead letters are archived")

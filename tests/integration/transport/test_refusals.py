@@ -23,6 +23,7 @@ from celery_delayq.store.scripting.refusals import REFUSALS, Refusal, refusal_of
 from celery_delayq.store.store import Store
 from celery_delayq.testing import WorkerProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
+from tests.apps import shared_locks
 from tests.integration.conftest import MakeApp
 from tests.support import TIMEOUT
 from tests.support.proxy import Fault, Proxy, Rule
@@ -71,6 +72,7 @@ LEASE = 3.0
 TELLING = {
     "threads": ("BUSY", "READONLY", "WRONGTYPE"),
     "gevent": ("NOAUTH", "NOPERM of 7", "OOM"),
+    "eventlet": ("READONLY", "NOPERM of 8", "WRONGTYPE"),
     "prefork": ("LOADING", "MISCONF", "NOPERM"),
 }
 #: The others are dealt out to so many tests, each with a worker of its own.
@@ -179,7 +181,7 @@ def test_a_worker_outlives_each_refusal_of_each_call(
         delayq_worker,
         "lease_tasks",
         pool,
-        conf={"temporary": "brief"},
+        conf={"temporary": "brief", "watched": pool if pool in shared_locks.LOCKS else None},
         delayq={"lease": LEASE, "history": 100},
         args=["--queues=celery,brief,aside"],
         broker_url=f"delayq+redis://127.0.0.1:{proxy.port}/0",
@@ -222,3 +224,4 @@ def test_a_worker_outlives_each_refusal_of_each_call(
             partial(_waiting, code, play, worker),
         )
     assert "Unrecoverable error" not in worker.log
+    assert shared_locks.FOUND not in worker.log

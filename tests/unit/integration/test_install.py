@@ -101,9 +101,9 @@ OTHERWISE = {
     "celery.app.trace:AsyncResult": SEEN - {"kinds"},
 }
 
-#: Of whose owner there is nothing here: eventlet, and Flower.
+#: Of whose owner there is nothing here: gevent, eventlet, and Flower.
 NOT_HERE = {
-    "logging:Logger.callHandlers",
+    *("logging:Logger.callHandlers", "logging:_lock", "threading:_active_limbo_lock"),
     *("flower_api.BaseApiHandler.send_error", "flower_app.Flower.start"),
 }
 
@@ -137,10 +137,14 @@ def test_all_can_be_undone(found: dict[str, list[str]]) -> None:
     assert found["undone"] == found["undone pool"] == []
 
 
+PATCHES = {
+    "gevent": "from gevent import monkey; monkey.patch_all(); import gevent as greenlets",
+    "eventlet": "import eventlet as greenlets; greenlets.monkey_patch()",
+}
 LOGGING = """
-import eventlet; eventlet.monkey_patch()
 import logging, sys
-from celery_delayq.integration.install import EVENTLET
+from functools import partial
+from celery_delayq.integration.install import GREENLETS
 from celery_delayq.integration.replace import make, undo
 from celery_delayq.utils import native_threads
 from tests.support import TIMEOUT
@@ -149,29 +153,34 @@ def log(name, sleep):
     for number in range(100):
         logging.info("%s %d", name, number)
         sleep(0.001)
+    ended.append(name)
 
 logging.basicConfig(stream=sys.stdout, level="INFO", format="%(module)s %(message)s")
 logging.getLogger().handlers[0].flush = lambda: native_threads.sleep(0.002)
 stock = logging.Logger.callHandlers
-make(EVENTLET)
+make(GREENLETS)
 ended = []
-native_threads.start(lambda: ended.append(log("native", native_threads.sleep)))
-eventlet.spawn(log, "greenlet", eventlet.sleep).wait()
-while not ended:
-    eventlet.sleep(0.01)
-undo(EVENTLET)
+for name in ("native 1", "native 2"):
+    native_threads.start(partial(log, name, native_threads.sleep))
+for name in ("greenlet 1", "greenlet 2"):
+    greenlets.spawn(log, name, greenlets.sleep)
+while len(ended) < 4:
+    greenlets.sleep(0.01)
+undo(GREENLETS)
 assert logging.Logger.callHandlers is stock
 """
 
 
-def test_native_threads_and_greenlets_of_eventlet_log_side_by_side() -> None:
+@pytest.mark.parametrize("package", PATCHES)
+def test_native_threads_and_greenlets_log_side_by_side(package: str) -> None:
+    code = f"{PATCHES[package]}\n{LOGGING}"
+
     done = subprocess.run(
-        [sys.executable, "-c", LOGGING], capture_output=True, text=True, timeout=TIMEOUT, check=True
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=TIMEOUT, check=True
     )
 
-    lines = [
-        f"<string> {name} {number}" for name in ("greenlet", "native") for number in range(100)
-    ]
+    names = ("greenlet 1", "greenlet 2", "native 1", "native 2")
+    lines = [f"<string> {name} {number}" for name in names for number in range(100)]
     assert sorted(done.stdout.splitlines()) == sorted(lines)
 
 
