@@ -174,7 +174,7 @@ def test_the_command_writes_json_tables_and_a_page(
         (HOSTILE, "due", soon, 2),
         (HOSTILE, "later", None, 1),
         (HOSTILE, "overdue", None, 1),
-        ("paused", "paused", None, 1),
+        ("paused", "held", None, 1),
     ]
 
     rows = {path.name: spark.read.parquet(str(path)).collect() for path in tables.iterdir()}
