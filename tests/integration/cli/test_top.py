@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import fcntl
 import os
@@ -64,6 +65,11 @@ class TerminalScreen:
         self.is_own = False
 
     @property
+    def is_whole(self) -> bool:
+        """Whether no character of the frame is missing; only a screen of its own has frames."""
+        return not self.is_own or (self._row, self._column) == (self.rows - 1, self.columns)
+
+    @property
     def text(self) -> str:
         """The lines, without spaces at their ends."""
         return "\n".join("".join(line).rstrip() for line in self._lines)
@@ -121,6 +127,7 @@ class InTerminal:
         self, command: Sequence[str], columns: int, rows: int, cwd: Path, env: Mapping[str, str]
     ) -> None:
         self.screen = TerminalScreen(columns, rows)
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._fd, its = pty.openpty()
         self.resize(columns, rows, notify=False)
         self._before = termios.tcgetattr(self._fd)
@@ -158,7 +165,8 @@ class InTerminal:
         """Change the size of the terminal."""
         fcntl.ioctl(self._fd, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
         if notify:
-            self.screen = TerminalScreen(columns, rows)
+            is_own, self.screen = self.screen.is_own, TerminalScreen(columns, rows)
+            self.screen.is_own = is_own
             os.kill(self.pid, signal.SIGWINCH)
 
     def text(self) -> str:
@@ -169,15 +177,16 @@ class InTerminal:
                 data = os.read(self._fd, 65_536)
                 if not data:
                     break
-                self.screen.feed(data.decode("utf-8", "replace"))
+                self.screen.feed(self._decoder.decode(data))
         return self.screen.text
 
     def wait(self, pattern: str, *, gone: str = "") -> str:
-        """Wait until *pattern* is on the screen, and *gone* is not; return the screen."""
+        """Wait until a whole frame has *pattern* and not *gone*; return its text."""
 
         def is_there() -> bool:
             text = self.text()
-            return bool(re.search(pattern, text)) and not (gone and re.search(gone, text))
+            has_all = self.screen.is_whole and re.search(pattern, text)
+            return bool(has_all) and not (gone and re.search(gone, text))
 
         wait_until(is_there, what=lambda: f"{pattern!r} on the screen:\n{self.screen.text}")
         return self.screen.text
