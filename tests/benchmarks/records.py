@@ -63,14 +63,16 @@ class Records:
         os.truncate(self.path, 0)
 
     def wait_for(self, count: int, timeout: float, alive: Callable[[], None]) -> None:
-        """Wait until there are ``count`` records.
+        """Wait until there are ``count`` records; a slow machine is waited for.
 
-        :param timeout: seconds until :class:`BenchError` is raised.
+        :param timeout: seconds without a new record until :class:`BenchError` is raised.
         :param alive: raises if the worker has ended.
         """
-        deadline = time.monotonic() + timeout
-        while len(self) < count:
+        last, began = len(self), time.monotonic()
+        while (found := len(self)) < count:
             alive()
-            if time.monotonic() > deadline:
-                raise BenchError(f"only {len(self)} of {count} tasks ran within {timeout:g} s")
+            if found > last:
+                last, began = found, time.monotonic()
+            if time.monotonic() - began > timeout:
+                raise BenchError(f"{found} of {count} tasks ran, and none for {timeout:g} s")
             time.sleep(0.005)

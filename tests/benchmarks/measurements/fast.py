@@ -23,11 +23,10 @@ from ..bench import OURS, Bench, Station
 from ..model import Better, Figure, Row, Target, measurement
 from ..processes import Pool, Worker
 from ..publisher import Order
+from .immediate import SLOWEST
 
 #: Kinds with all groups on.
 ALL_ON = ("all", "all again", "all once more")
-#: Tasks a second that every worker reaches; a slower worker is an error.
-SLOWEST = 100
 UNIT = "µs of user CPU/task"
 
 Measure = Callable[[Station], float]

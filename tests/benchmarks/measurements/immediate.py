@@ -17,7 +17,7 @@ from ..processes import Pool, Publisher
 from ..publisher import Order
 from ..records import Record
 
-#: Tasks a second that every worker reaches; a slower worker is an error.
+#: Tasks a second. A worker that starts none in the time for all at this rate is an error.
 SLOWEST = 100
 
 TARGETS = {Pool.SOLO: 5.0, Pool.PREFORK: 4.0, Pool.THREADS: 2.5}
