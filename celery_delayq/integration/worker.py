@@ -90,12 +90,9 @@ def note_cause_of_stop(controller: Any, stop: Callable[..., Any]) -> Callable[..
 def postpone_cold_shutdowns(_owner: type, set_handler: Callable[..., None]) -> Callable[..., None]:
     """Have the handlers of a cold shutdown wait for the end of a call of RabbitMQ."""
 
-    def end_process() -> None:
-        raise WorkerTerminate(EX_FAILURE)  # as Celery's hard shutdown
-
     def set_postponed(signals: Any, name: str, handler: Any) -> None:
         if getattr(handler, "__name__", "") == "worker_Cold":
-            handler = interrupts.postpone_in_blocks(handler, end_process)
+            handler = interrupts.postpone_in_blocks(handler)
         set_handler(signals, name, handler)
 
     return set_postponed

@@ -9,6 +9,7 @@ import logging
 import os
 import sys
 import threading
+import traceback
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -25,7 +26,7 @@ _THREAD_IDS: set[int] = set()
 #: Deferred log lines of these threads, where greenlets have patched the locks of logging.
 _LOG_LINES: deque[Callable[[], None]] = deque()
 #: Seconds between two writes of the deferred log lines.
-LOG_SECONDS = 0.2
+LOG_INTERVAL_SECONDS = 0.2
 
 
 def _original(module: str, name: str) -> Any:
@@ -62,7 +63,12 @@ def is_native() -> bool:
 
 def ident() -> int:
     """Return the id of the caller's thread, also in a greenlet."""
-    found: int = _original("_thread", "get_ident")()
+    return original_ident()()
+
+
+def original_ident() -> Callable[[], int]:
+    """Return the function that :func:`ident` calls, for frequent calls."""
+    found: Callable[[], int] = _original("_thread", "get_ident")
     return found
 
 
@@ -76,7 +82,8 @@ def reentrant_lock(_owner: Any, _lock: Any) -> Any:
 
     Only for locks that are held for a moment: no greenlet may run another one meanwhile.
     """
-    return type("RLock", (_original("_thread", "RLock"),), {})()  # with attributes of its own
+    # A subclass: a change to Celery sets an attribute of the object that it has put in place.
+    return type("RLock", (_original("_thread", "RLock"),), {})()
 
 
 def renew_locks(owner: Any, *names: str) -> None:
@@ -162,7 +169,10 @@ def defer_log_lines(_owner: Any, write: Callable[..., None]) -> Callable[..., No
     Handlers have locks of greenlets. Where a native thread waits for such a lock, or a greenlet
     waits for the thread, the wait may have no end.
     """
-    greenlets, own_ident = import_module(_patched_by() or ""), _original("_thread", "get_ident")
+    package, own_ident = _patched_by() or "", original_ident()
+    greenlets = import_module(package)
+    # The greenlet alone keeps no process alive, in `gevent.wait()`.
+    how = {"ref": False} if package == "gevent" else {}
 
     def write_or_defer(logger: logging.Logger, record: logging.LogRecord) -> None:
         if own_ident() in _THREAD_IDS:
@@ -173,7 +183,7 @@ def defer_log_lines(_owner: Any, write: Callable[..., None]) -> Callable[..., No
     def write_always() -> None:
         while True:
             write_log_lines()
-            greenlets.sleep(LOG_SECONDS)
+            greenlets.sleep(LOG_INTERVAL_SECONDS, **how)
 
     greenlets.spawn(write_always)
     return write_or_defer
@@ -182,4 +192,8 @@ def defer_log_lines(_owner: Any, write: Callable[..., None]) -> Callable[..., No
 def write_log_lines() -> None:
     """Write the deferred log lines of native threads, in the caller's thread."""
     while _LOG_LINES:
-        _LOG_LINES.popleft()()
+        line = _LOG_LINES.popleft()
+        try:
+            line()
+        except Exception:
+            traceback.print_exc()  # as logging does where a handler fails

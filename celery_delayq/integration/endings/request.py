@@ -25,7 +25,7 @@ from kombu.utils.imports import symbol_by_name
 from celery_delayq.integration.endings.request_state import NEXT_STATES, EndedBy, RequestState
 from celery_delayq.integration.endings.result_backend import is_reported
 from celery_delayq.integration.endings.run_history import RequestBase, RunMixin
-from celery_delayq.integration.interrupts import POSTPONING
+from celery_delayq.integration.interrupts import SHUTDOWN_GUARD
 from celery_delayq.integration.pauses_and_revokes import REVOKED_CANVASES
 from celery_delayq.integration.retries import attempts_of, hold_chord
 from celery_delayq.model import delivery
@@ -201,7 +201,7 @@ class RequestMixin(RequestBase):
 
         Any thread may call this.
         """
-        with POSTPONING, _STATE_LOCK:
+        with SHUTDOWN_GUARD, _STATE_LOCK:
             if state in NEXT_STATES[self.delayq_state]:
                 self.delayq_state = state
             return self.delayq_state is state

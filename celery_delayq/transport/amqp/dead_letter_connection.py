@@ -26,7 +26,7 @@ from celery_delayq.errors import (
     RecordError,
 )
 from celery_delayq.integration import worker
-from celery_delayq.integration.interrupts import POSTPONING
+from celery_delayq.integration.interrupts import SHUTDOWN_GUARD
 from celery_delayq.model.dead_letter import MAX_TEXT_CHARACTERS, pack_details
 from celery_delayq.model.envelope import Due
 from celery_delayq.transport.amqp.dead_letters import DeadLetterStream, StoredDeadLetter, View
@@ -284,7 +284,7 @@ class DeadLetterConnection:
             ``channel.ack_stored(tag)`` later. Nothing is stored if RabbitMQ requeues the message.
         """
         waiting = _Waiting(dead_letter, channel, tag)
-        with POSTPONING, self._waiting_lock:
+        with SHUTDOWN_GUARD, self._waiting_lock:
             self._waiting.append(waiting)
             in_time = not self._is_late
             if self._thread is None:
@@ -292,7 +292,7 @@ class DeadLetterConnection:
                 self._thread.start()
         if in_time:
             waiting.stored.wait(WORKER_TIMEOUT_SECONDS)
-        with POSTPONING, self._waiting_lock:
+        with SHUTDOWN_GUARD, self._waiting_lock:
             if waiting.stored.is_set():
                 return True
             waiting.is_late = self._is_late = True

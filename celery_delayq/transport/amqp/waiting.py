@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
+import selectors
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -14,13 +16,16 @@ from amqp.exceptions import AMQPError, RecoverableConnectionError
 from kombu.transport import pyamqp
 
 from celery_delayq.errors import BrokerBlocked, BrokerTimeout
-from celery_delayq.integration.interrupts import POSTPONING
+from celery_delayq.integration.interrupts import SHUTDOWN_GUARD
 
 #: Seconds without data after which a connection is closed.
 REPLY_SECONDS = 30.0
 
 #: Bytes to read at once. TLS decrypts at most this many bytes, which a poller does not see.
 _READ_BYTES = 16_384
+
+#: Seconds between two looks whether a shutdown has read the data that a read waits for.
+_LOOK_SECONDS = 0.5
 
 #: Seconds for which a worker's event loop handles read messages before it does other work.
 _TURN_SECONDS = 0.01
@@ -32,13 +37,8 @@ _CONNECTIONS: WeakSet[WaitingConnection] = WeakSet()
 
 def _frame_writer(connection: Any, transport: Any) -> Callable[..., None]:
     """Return py-amqp's writer of frames, which no shutdown interrupts."""
-    write = method_framing.frame_writer(connection, transport)
-
-    def write_frame(*args: Any) -> None:
-        with POSTPONING:
-            write(*args)
-
-    return write_frame
+    writer: Callable[..., None] = method_framing.frame_writer(connection, transport)
+    return SHUTDOWN_GUARD(writer)
 
 
 class WaitingConnection(pyamqp.Connection):
@@ -58,6 +58,8 @@ class WaitingConnection(pyamqp.Connection):
     #: The event loop that reads from the connection, if any.
     loop: Any = None
     _goes_on = False
+    #: Number of methods that were handled.
+    _handled = 0
     #: The arguments of the method that :meth:`_parse` has parsed.
     _parsed_method: tuple[Any, ...] = ()
 
@@ -96,22 +98,40 @@ class WaitingConnection(pyamqp.Connection):
         return True
 
     def blocking_read(self, timeout: float | None = None) -> Any:
-        """Read a frame. The socket's timeout is not changed if the frame has been read already.
+        """Read a frame, and handle its method. Return whether a method has ended.
 
-        A cold shutdown may interrupt a wait for a frame. A frame that is there is read and parsed
-        first. Otherwise the shutdown would read the next frame, and parse it in place of this one.
+        The socket's timeout is not changed if the frame has been read already. A cold shutdown may
+        interrupt the wait for data, and then reads itself. It does not interrupt the read and the
+        parsing of a frame: the shutdown would read the rest of that frame as another one, or parse
+        the next frame in its place.
         """
-        with POSTPONING:
-            waits = timeout != 0 and not self._has_frame()
-            parsed = None if waits else self._parse(self._read_frame(timeout))
-        if parsed is None:
-            frame = self._read_frame(timeout)
-            with POSTPONING:
-                parsed = self._parse(frame)
-        is_whole, method = parsed
+        handled = self._handled
+        if timeout != 0 and not self._has_frame():
+            self._wait_for_data(timeout, handled)
+        with SHUTDOWN_GUARD:
+            if self._handled != handled:
+                return True  # a shutdown has read meanwhile, perhaps the reply that is waited for
+            is_whole, method = self._parse(self._read_frame(timeout))
         if method:  # a task may run here
+            self._handled += 1
             super().on_inbound_method(*method)
         return is_whole
+
+    def _wait_for_data(self, timeout: float | None, handled: int) -> None:
+        """Wait for data, or until more methods than *handled* were handled, by a shutdown."""
+        sock = self.transport.sock
+        if getattr(sock, "pending", int)():  # TLS has decrypted data
+            return
+        seconds = sock.gettimeout() if timeout is None else timeout
+        until = math.inf if seconds is None else time.monotonic() + seconds
+        with selectors.DefaultSelector() as selector:
+            selector.register(sock, selectors.EVENT_READ)
+            while self.connected and self._handled == handled:
+                left = until - time.monotonic()
+                if selector.select(min(left, _LOOK_SECONDS)):
+                    return
+                if left <= 0:
+                    raise TimeoutError("timed out")
 
     def _read_frame(self, timeout: float | None) -> Any:
         if self._has_frame():

@@ -62,10 +62,14 @@ def test_messages_that_come_with_a_confirm_are_handed_out(delayq_rabbitmq: str) 
     assert found == ids
 
 
-def test_a_handler_that_reads_too_takes_no_message_from_the_interrupted_read(
-    delayq_rabbitmq: str, monkeypatch: pytest.MonkeyPatch
+#: Where a signal comes in a read whose handler reads too: after a whole frame, or in a part of it.
+MOMENTS = ("a whole message was parsed", "a part of a frame was read")
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_a_handler_that_reads_too_takes_nothing_from_the_interrupted_read(
+    delayq_rabbitmq: str, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
-    """A signal comes when a whole message was parsed; its handler waits for a reply."""
     ids = [f"task-{number}" for number in range(10)]
     found: list[str] = []
     with RabbitMQScene(delayq_rabbitmq) as scene:
@@ -80,11 +84,19 @@ def test_a_handler_that_reads_too_takes_no_message_from_the_interrupted_read(
             channel.basic_qos(0, 1, False)  # its reply has no body, as that of a cancel
             handled[-1] = True
 
+        def send_signal() -> None:
+            if all(handled):
+                signal.raise_signal(signal.SIGUSR2)
+
         def parse_and_signal(frame: Any) -> Any:
             is_whole, method = parse(frame)
-            if is_whole and all(handled):
-                signal.raise_signal(signal.SIGUSR2)
+            if is_whole:
+                send_signal()
             return is_whole, method
+
+        def signal_and_receive_part(_size: int) -> Any:
+            send_signal()
+            return connection.sock.recv(20)
 
         def take(message: Any) -> None:
             found.append(message.headers["id"])
@@ -97,13 +109,44 @@ def test_a_handler_that_reads_too_takes_no_message_from_the_interrupted_read(
 
         channel.basic_qos(0, 1, False)
         with Consumer(channel, [scene.app.amqp.queues["orders"]], on_message=take):
-            before = signal.signal(signal.SIGUSR2, postpone_in_blocks(handle, pytest.fail))
+            before = signal.signal(signal.SIGUSR2, postpone_in_blocks(handle))
             try:
                 with monkeypatch.context() as patch:
-                    patch.setattr(connection, "_parse", parse_and_signal)
+                    if moment == MOMENTS[0]:
+                        patch.setattr(connection, "_parse", parse_and_signal)
+                    else:
+                        patch.setattr(connection.transport, "_quick_recv", signal_and_receive_part)
                     wait_until(drained, TIMEOUT, lambda: f"messages: {len(found)}")
             finally:
                 signal.signal(signal.SIGUSR2, before)
 
     assert found == ids
-    assert len(handled) >= len(ids)
+    assert len(handled) > 1
+    assert all(handled)
+
+
+def test_a_wait_ends_when_a_handler_has_read_the_reply(
+    delayq_rabbitmq: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with RabbitMQScene(delayq_rabbitmq) as scene:
+        connection, channel = scene.connection.connection, scene.connection.default_channel
+        wait, handled = connection._wait_for_data, []
+
+        def handle(*_: Any) -> None:
+            channel.exchange_declare("amq.direct", "direct", passive=True)
+            handled.append("handler")
+
+        def wait_after_signal(*args: Any) -> None:
+            if not handled:
+                handled.append("signal")
+                signal.raise_signal(signal.SIGUSR2)
+            wait(*args)
+
+        before = signal.signal(signal.SIGUSR2, postpone_in_blocks(handle))
+        try:
+            monkeypatch.setattr(connection, "_wait_for_data", wait_after_signal)
+            channel.basic_qos(0, 1, False)
+        finally:
+            signal.signal(signal.SIGUSR2, before)
+
+    assert handled == ["signal", "handler"]
