@@ -92,7 +92,8 @@ class Settings:
     ``priority_steps``, ``socket_timeout``, …) stand beside ``delayq``, not in it.
     """
 
-    #: Whether a worker also promotes due entries, and fires periodic ones.
+    #: Whether a process that consumes promotes due entries. A worker with ``DelayQ(app)`` then also
+    #: fires periodic ones.
     dispatch: bool = _on_redis(True)
 
     #: Seconds between two looks at the schedule: the longest delay by a lost wake-up.

@@ -127,8 +127,8 @@ def _enabled_parts(app: Any) -> str:
 def problems(app: Any, connection: Any) -> Iterator[str]:
     """Yield a text for each problem of a worker.
 
-    A Celery newer than the tested ones is a problem of an app that uses the package: its worker
-    imports the commands also in other apps of the environment. With the extension, a
+    A Celery newer than the tested ones is a problem only for an app that uses the package. Workers
+    of other apps import the package too, for its commands. With the extension, a
     worker has a problem if it uses a stock transport, acknowledges early despite
     ``at_least_once=True``, has no limit for tasks that kill it, sets options of celery beat that
     have no effect, cannot send webhooks, or has tasks whose limit cannot hold or whose calls are

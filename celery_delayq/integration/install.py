@@ -119,7 +119,8 @@ def _change_worker(sender: Any, **_: Any) -> None:
         # A receiver of each task: it works also when the package is uninstalled while this runs.
         lazy.resolved(worker.set_request_attributes)
         return
-    # Before the pool forks. Its children are also forked while threads connect to Redis again.
+    # Import all before the pool forks. Later children are forked while threads reconnect to Redis,
+    # so their locks are renewed.
     lazy.import_all()
     native_threads.renew_property_locks("celery", "kombu", "celery_delayq")
     worker.remember(sender)
@@ -165,7 +166,8 @@ def change_task_of_eager_run(_owner: Any, apply: Callable[..., Any]) -> Callable
     """Wrap ``Task.apply``: change a task whose retry options were not read.
 
     The app is not finalized yet, or the task was defined later. The app is not finalized here, for
-    the reason in :func:`.send_task.register`.
+    the reason in :func:`.send_task.register`. Invalid options raise an error in each eager run, as
+    they keep a worker from starting.
     """
 
     def apply_changed(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -173,7 +175,7 @@ def change_task_of_eager_run(_owner: Any, apply: Callable[..., Any]) -> Callable
         extension = getattr(app, "_delayq", None)
         if extension is not None:
             task = app._tasks.get(self.name, self)
-            if retries.attempts_of(task) is None:
+            if retries.is_unread(task):
                 retries.prepare(app, {task.name: task}, extension.retries)
                 make(TASK, task=task)
         return apply(self, *args, **kwargs)
@@ -424,7 +426,7 @@ GREENLETS = (
     Replace(
         target="logging:Logger.callHandlers",
         by=native_threads.defer_log_lines,
-        condition="gevent and eventlet",
+        condition="gevent or eventlet",
         when=native_threads.has_green_threads,
         without="A native thread and greenlets that log at the same moment may wait for ever.",
         promise=Promise.NO_HANGING,
@@ -432,7 +434,7 @@ GREENLETS = (
     Replace(
         target="logging:_lock",
         by=native_threads.reentrant_lock,
-        condition="gevent and eventlet",
+        condition="gevent or eventlet",
         when=native_threads.has_green_threads,
         without="A native thread and greenlets that ask for the level of a logger at the same "
         "moment may wait for ever.",
@@ -441,7 +443,7 @@ GREENLETS = (
     Replace(
         target="threading:_active_limbo_lock",
         by=native_threads.reentrant_lock,
-        condition="gevent and eventlet",
+        condition="gevent or eventlet",
         when=native_threads.has_green_threads,
         without="A native thread that logs while a greenlet starts a thread may wait for ever.",
         promise=Promise.NO_HANGING,
@@ -468,8 +470,8 @@ WORKER = (
     Replace(
         target="celery.platforms:Signals.__setitem__",
         by=worker.postpone_cold_shutdowns,
-        without="A cold shutdown in the middle of a write to RabbitMQ waits for ever for the lock "
-        "of the connection.",
+        without="A cold shutdown in the middle of a call of RabbitMQ waits for ever for the lock "
+        "of the connection, or mixes up frames.",
         promise=Promise.NO_HANGING,
         upstream="celery: as for a warm shutdown, set a flag in the handler of the signal, and shut"
         " down in the event loop.",

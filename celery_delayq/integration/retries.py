@@ -45,8 +45,8 @@ def prepare(app: Celery, tasks: Mapping[str, Any], defaults: Mapping[str, RetryP
         The options of a task are invalid.
     """
     wrong: InvalidRetry | None = None
-    for name, task in tasks.items():
-        if not name.startswith("celery.") and attempts_of(task) is None:
+    for task in tasks.values():
+        if is_unread(task):
             try:
                 task._delayq_attempts = Attempts(
                     app, task, retry_options.policy_of_task(task, defaults)
@@ -56,6 +56,11 @@ def prepare(app: Celery, tasks: Mapping[str, Any], defaults: Mapping[str, RetryP
     # Outside workers Celery only logs this error. The other tasks then have their policies.
     if wrong is not None:
         raise wrong
+
+
+def is_unread(task: Any) -> bool:
+    """Whether the retry options of a task are still to be read. Celery's own tasks have none."""
+    return not task.name.startswith("celery.") and attempts_of(task) is None
 
 
 def attempts_of(task: Any) -> Attempts | None:

@@ -106,7 +106,7 @@ class LimitChanges:
         """
         is_stored = False
 
-        def nothing(before: StoredLimit) -> str:
+        def no_override(before: StoredLimit) -> str:
             nonlocal is_stored  # a call that is repeated after a lost reply finds nothing more
             if code and percent(name) in self._of_app():
                 raise InvalidLimit(
@@ -117,7 +117,7 @@ class LimitChanges:
             is_stored |= bool(before.override or (code and before.of_code))
             return ""
 
-        outcome = self._write(name, nothing, seen, forgets_code=code)
+        outcome = self._write(name, no_override, seen, forgets_code=code)
         return Outcome.UNKNOWN if outcome is Outcome.DONE and not is_stored else outcome
 
     def _write(
@@ -135,12 +135,12 @@ class LimitChanges:
         def change(before: StoredLimit) -> str | None:
             nonlocal outcome, written
             # What the code says may be in other stores only, or in the app's code.
-            whole = before._replace(of_code=before.of_code or known.of_code)
+            all_known = before._replace(of_code=before.of_code or known.of_code)
             # The reply to an earlier attempt may have been lost.
-            if seen not in (None, definitions_of(whole)) and before.override != written:
+            if seen not in (None, definitions_of(all_known)) and before.override != written:
                 outcome = Outcome.CHANGED
                 return None
-            written = override(whole)
+            written = override(all_known)
             return written
 
         self._session.ask(
@@ -188,7 +188,7 @@ class LimitChanges:
 def definitions_of(stored: StoredLimit) -> Definitions:
     """Return the definitions of a limit, parsed."""
     override = Definition.parse(stored.override)
-    is_off = bool(stored.override) and override is None  # "off" defines nothing
+    is_off = bool(stored.override) and override is None  # the text for "off" is no definition
     return Definition.parse(stored.of_code), override, is_off
 
 

@@ -62,7 +62,7 @@ def describe_error(exc: BaseException, app: Celery | None = None) -> str:
 def cure(exc: BaseException) -> str:
     """Return what to do about an error of the connection to the broker.
 
-    "" for another error, also for a refused login: these say themselves what to do.
+    "" for another error, also for a refused login: its text already says what to do.
     """
     if isinstance(exc, DelayQError) and exc.__cause__ is not None:
         return cure(exc.__cause__)

@@ -29,8 +29,8 @@ else:
 
 T = TypeVar("T")
 
-#: Most seconds to wait for a connection where there is a timeout: a Redis that is there takes it
-#: at once, however busy it is.
+#: Most seconds to wait for a connection where there is a timeout. A running Redis accepts a
+#: connection at once, even under load.
 CONNECT_TIMEOUT_SECONDS = 2.0
 
 

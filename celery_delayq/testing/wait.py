@@ -11,9 +11,9 @@ _Found = TypeVar("_Found")
 #: Longest wait in seconds where a call has no *timeout*. A test suite for a busy machine may set it
 #: in its ``conftest.py``.
 DEFAULT_TIMEOUT = 60.0
-#: Seconds between two calls of a condition: at first, and at most. In between they are this part of
-#: the time waited so far. A call costs time of the processors that the awaited work needs.
-_FIRST_INTERVAL, _LAST_INTERVAL, _PART = 0.02, 0.1, 0.05
+#: Seconds between two calls of a condition: at first, and at most. In between, the interval is a
+#: share of the time waited so far: a call costs processor time that the awaited work needs.
+_FIRST_INTERVAL, _LAST_INTERVAL, _INTERVAL_SHARE = 0.02, 0.1, 0.05
 
 
 def seconds_of(timeout: float | None) -> float:
@@ -54,6 +54,6 @@ def wait_until(
         if waited >= seconds:
             text = what if isinstance(what, str) else what()
             raise TimeoutError(f"waited {seconds:g} s in vain for {text}")
-        growing = min(max(waited * _PART, _FIRST_INTERVAL), _LAST_INTERVAL)
+        growing = min(max(waited * _INTERVAL_SHARE, _FIRST_INTERVAL), _LAST_INTERVAL)
         time.sleep(growing if interval is None else interval)
     return found

@@ -89,8 +89,9 @@ class Formatter:
     def link(
         self, text: str | None, page: str, rest: str = "", /, most: int = MAX_CELL, **fields: Any
     ) -> str:
-        """Return the HTML of a link; only the text if no address leads there, or one that is too
-        long for a browser.
+        """Return the HTML of a link.
+
+        Only the text if no address can name the page, or if it is too long for a browser.
         """
         shown, url = escaped(self.cut(text, most)), self.url(page, rest, **fields)
         names = [rest, *filter(None, map(str, fields.values()))]

@@ -108,8 +108,10 @@ class Query:
 
 
 def bytes_of(text: str) -> bytes:
-    """Return a text as the bytes of an address. Of lone surrogates, which JSON may have, those that
-    stand for no byte are encoded too: no bytes of an address lead to them.
+    """Return a text as the bytes of an address.
+
+    JSON may have lone surrogates. One that stands for a byte becomes that byte. Others are encoded
+    as they are: no bytes of an address are decoded to them.
     """
     try:
         return text.encode("utf-8", "surrogateescape")

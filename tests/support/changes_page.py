@@ -21,7 +21,7 @@ MOMENTS = {
     "tasks are known": install.TASK,
     "first context": install.CONTEXT,
     "asyncio client": install.AIO,
-    "consumer": install.GREENLETS,
+    "consuming begins": install.GREENLETS,
     "worker": (*install.worker_changes(), *install.REQUEST),
     "worker with `DelayQ(app)`": install.EXTENDED_WORKER,
     "worker is ready": install.POOL,

@@ -71,8 +71,8 @@ def stalled_lanes(subject: OnRedis) -> Iterator[Finding]:
     consumed = subject.consumed_queues()  # meanwhile an idle worker takes the first task
     now = store.now_us()
     for queue, (waiting, first) in before.items():
-        is_the_first = first is not None and first == lanes.first_held(queue, waiting.lane)
-        if not is_the_first:  # the lane goes on
+        is_stalled = first is not None and first == lanes.first_held(queue, waiting.lane)
+        if not is_stalled:
             continue
         what = f"{spelled(queue)}: {waiting.may_go:,} held tasks may go by their limits, and"
         if queue not in consumed:

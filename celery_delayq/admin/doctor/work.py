@@ -131,7 +131,7 @@ def dead_letters(subject: OnRedis) -> Iterator[Finding]:
 
 
 def periodic(*subjects: OnRedis) -> Iterator[Finding]:
-    """A process must fire periodic entries, whose looks are spread over the hash tags."""
+    """A process must fire periodic entries. Their index is spread over the hash tags."""
     late: list[tuple[float, str]] = []
     number = 0
     for store in (subject.store for subject in subjects):

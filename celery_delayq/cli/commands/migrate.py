@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from datetime import timedelta
 
 import click
-from celery import Celery
 from rich.text import Text
 
 from celery_delayq.admin.exit_codes import Refused
@@ -74,9 +73,9 @@ def migrate(
     """
     if (source is None) == (target is None):
         raise click.UsageError("give either --from or --to, with stock or native")
-    app, session, output = delayq.app, delayq.session, screen.console()
+    session, output = delayq.session, screen.console()
     if "native" in (source, target):
-        steps = (from_native if source else to_native)(app, dry_run=dry_run)
+        steps = (from_native if source else to_native)(delayq.app, dry_run=dry_run)
         moved = _run(steps, f"{'from' if source else 'to'} native")
         return _report(
             moved, [number_of(moved.scheduled, "delayed task", "delayed tasks")], dry_run
@@ -84,7 +83,7 @@ def migrate(
     if session.on_rabbitmq:
         raise click.UsageError("the broker is RabbitMQ: give --from native or --to native")
     check_single(session)
-    running = _running_workers(app)
+    running = _running_workers(delayq)
     if target is not None:
         running = " ".join(filter(None, [running, _processes_with_leases(delayq)]))
     if running and not yes:
@@ -119,9 +118,10 @@ def _run(steps: Iterator[Moved], description: str) -> Moved:
     return moved
 
 
-def _running_workers(app: Celery) -> str:
+def _running_workers(delayq: DelayQ) -> str:
     """Return why the answering workers must be stopped; "" if no worker answers."""
-    replies = app.control.ping(timeout=1.0)
+    with delayq.session.connection() as connection:
+        replies = delayq.app.control.ping(timeout=1.0, connection=connection)
     names = sorted(name for reply in replies for name in reply)
     if not names:
         return ""

@@ -30,9 +30,9 @@ class Health(NamedTuple):
 
 
 def read(site: Site, query: Query) -> Health:
-    """Return the newest findings. Whoever opens the page has the doctor make all checks.
+    """Return the newest findings.
 
-    The page that is shown again has no new look made: a look reads all keys.
+    Opening the page starts all checks. Refreshing the page starts none: the checks read all keys.
     """
     doctor = site.doctor
     if "fragment" not in query.values:

@@ -156,7 +156,14 @@ def log(name, sleep):
     ended.append(name)
 
 logging.basicConfig(stream=sys.stdout, level="INFO", format="%(module)s %(message)s")
+
+def refuse_one(record):
+    if record.args == ("native 1", 7):
+        raise ValueError("a filter of the app")
+    return True
+
 logging.getLogger().handlers[0].flush = lambda: native_threads.sleep(0.002)
+logging.getLogger().handlers[0].addFilter(refuse_one)
 stock = logging.Logger.callHandlers
 make(GREENLETS)
 ended = []
@@ -166,6 +173,8 @@ for name in ("greenlet 1", "greenlet 2"):
     greenlets.spawn(log, name, greenlets.sleep)
 while len(ended) < 4:
     greenlets.sleep(0.01)
+if hasattr(greenlets, "wait"):  # returns when no other greenlet runs
+    greenlets.wait()
 undo(GREENLETS)
 assert logging.Logger.callHandlers is stock
 """
@@ -181,7 +190,9 @@ def test_native_threads_and_greenlets_log_side_by_side(package: str) -> None:
 
     names = ("greenlet 1", "greenlet 2", "native 1", "native 2")
     lines = [f"<string> {name} {number}" for name in names for number in range(100)]
+    lines.remove("<string> native 1 7")
     assert sorted(done.stdout.splitlines()) == sorted(lines)
+    assert "ValueError: a filter of the app" in done.stderr
 
 
 def test_each_change_says_what_happens_without_it_and_its_condition() -> None:

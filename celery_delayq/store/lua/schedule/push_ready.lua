@@ -17,8 +17,8 @@ for i = FIRST.messages, #ARGV, 2 do
 end
 wake_consumers(KEYS.wake)
 local number = (#ARGV - 1) / 2
--- A queue that only gets other messages may be for replies: who answers cannot know that the queue is
--- temporary, and its counters would stay for good.
+-- A queue without tasks may be a temporary queue for replies. Its sender does not know that, and
+-- nothing would delete its counters.
 if ARGV.tasks ~= '0' or redis.call('EXISTS', KEYS.totals) == 1 then
   add_total(KEYS.totals, 'pushed', number)
 end
