@@ -33,9 +33,9 @@ pytestmark = [pytest.mark.nightly, pytest.mark.timeout(1800)]
 #: Numbers of tasks.
 SOME, MANY = 100_000, 1_000_000
 
-#: Most CPU seconds of a page beyond the calls that it makes, and most µs of a call of a script, as
-#: in the rows of the benchmark.
-MOST_SECONDS, MOST_MICROSECONDS = 0.2, 5_000
+#: Most CPU seconds of a page beyond the calls that it makes: to read each of 100,000 tasks takes
+#: longer, also on a fast machine. And most µs of a call of a script, as in the benchmark.
+MOST_SECONDS, MOST_MICROSECONDS = 1.0, 5_000
 
 #: Number of looks, and the most if a call takes long. The best one counts, since the processor may
 #: be busy with others.

@@ -369,8 +369,9 @@ def test_what_is_read_or_changed_takes_no_memory_for_each_entry(
         _, most = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    # 20,000 entries would take more, and the ids alone of 100,000.
-    assert most < 5_000_000
+    # A page takes less than 4 MB, and the cache of packed calls 2.5 MB. The ids alone of 100,000
+    # entries would take 6 MB more.
+    assert most < 8_000_000
 
 
 # -- what is in no schedule
