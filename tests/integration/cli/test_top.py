@@ -96,7 +96,9 @@ class TerminalScreen:
             self.styles |= {*numbers.split(";")}
         elif end == "H":
             row, _, column = numbers.partition(";")
-            self._row, self._column = int(row or 1) - 1, int(column or 1) - 1
+            # A frame for the size before may still come. Terminals keep the cursor on the screen.
+            self._row = min(int(row or 1), self.rows) - 1
+            self._column = min(int(column or 1), self.columns) - 1
         elif (numbers, end) in {("?1049", "h"), ("?1049", "l")}:
             self.is_own = end == "h"
         elif numbers != "?25":
