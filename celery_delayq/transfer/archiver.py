@@ -9,7 +9,9 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
+from importlib import import_module
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
@@ -87,6 +89,11 @@ class Archiver:
 
     def start(self) -> None:
         """Start the thread."""
+        if native_threads.has_green_threads():
+            # A greenlet that imports a module while a native thread does may wait for ever.
+            with suppress(Exception):  # the thread reports it
+                database_of(self._url)
+                import_module("celery_delayq.transfer.dead_letter_sql")
         native_threads.start(self.run)
 
     def stop(self) -> None:
@@ -99,7 +106,7 @@ class Archiver:
     def run(self) -> None:
         """Archive until :meth:`stop`. Only a wrong URL or a missing package ends it earlier."""
         try:
-            # In the thread, because its imports take a second.
+            # In the thread if it may import, because its imports take a second.
             database = database_of(self._url)
             logger.info("archiving dead letters: database=%s after_s=%g", database, self._after)
             with Session(self._app) as session:

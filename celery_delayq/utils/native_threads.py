@@ -97,15 +97,20 @@ def renew_locks(owner: Any, *names: str) -> None:
 def renew_property_locks(*packages: str) -> None:
     """Give each cached property of *packages* a new lock in every forked child.
 
-    All instances share that lock, and a thread holds it while it computes a value. `functools` has
-    such locks before Python 3.12, kombu always. Only classes of loaded modules are visited.
+    Where greenlets are patched in, also give each a lock of the operating system now: native
+    threads and greenlets use the same properties. All instances share that lock, and a thread holds
+    it while it computes a value. `functools` has such locks before Python 3.12, kombu always. Only
+    classes of loaded modules are visited.
     """
+    is_shared = has_green_threads()
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] in packages:
             for owner in filter(isclass, list(vars(module).values())):
                 for each in vars(owner).values():
                     if isinstance(each, cached_property) and hasattr(each, "lock"):
                         renew_locks(each, "lock")
+                        if is_shared:
+                            each.lock = reentrant_lock(each, each.lock)
 
 
 def _renew_locks() -> None:

@@ -1,13 +1,16 @@
 """Write a line to stderr for each lock of greenlets that a native thread and a greenlet both take.
 
-A wait for such a lock may have no end.
+A wait for such a lock may have no end. Python has such a lock for each module that is imported, so
+there is a line for each import by a native thread too.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 import traceback
 from importlib import import_module
+from importlib.abc import MetaPathFinder
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -37,6 +40,16 @@ def watch(package: str) -> None:
         return acquire(lock, *args, **kwargs)
 
     lock_class.acquire = acquire_and_look
+    sys.meta_path.insert(0, ImportsOfNativeThreads())
+
+
+class ImportsOfNativeThreads(MetaPathFinder):
+    """Finds no module, but sees who imports one."""
+
+    def find_spec(self, *_: Any) -> None:
+        """Report an import by a native thread."""
+        if native_threads.is_native():
+            _report(traceback.extract_stack(limit=30)[:-1])
 
 
 def _report(frames: list[traceback.FrameSummary]) -> None:

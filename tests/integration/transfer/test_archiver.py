@@ -19,6 +19,7 @@ from celery_delayq.settings import Limits
 from celery_delayq.testing import FAST_START, WorkerProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from celery_delayq.transfer.archiver import Archiver
+from tests.apps import shared_locks
 from tests.integration.conftest import MakeApp, Through, query
 from tests.support import TIMEOUT
 from tests.support.dead_letters import fill as fill_queue
@@ -146,7 +147,9 @@ def test_its_log_lines_stop_no_worker_of_greenlets(
     (tmp_path / "slow_log.py").write_text(
         "from celery.signals import after_setup_logger\n"
         "from celery_delayq.utils import native_threads\n"
+        "from tests.apps import shared_locks\n"
         "from tests.apps.delayq_tasks import app\n\n"
+        f"shared_locks.watch({pool!r})\n\n"
         "@after_setup_logger.connect\n"
         "def be_slow(logger, **_):\n"
         "    for handler in logger.handlers:\n"
@@ -160,6 +163,7 @@ def test_its_log_lines_stop_no_worker_of_greenlets(
     assert [each.get(timeout=TIMEOUT) for each in results] == [*range(1, 101)]
     wait_until(lambda: delayq.count_dead() == 0, TIMEOUT, "all dead letters are archived")
     worker.wait_log("archived dead letters: moved=3")
+    assert shared_locks.FOUND not in worker.log
 
 
 # -- what is moved, and when
