@@ -16,15 +16,10 @@ from redis import Redis
 from celery_delayq.model.delivery import split_leased
 from celery_delayq.testing import wait_until
 from tests.apps.settings import SETTINGS, new_app
-from tests.apps.shared_locks import watch
 from tests.support import TIMEOUT
 
 #: The name of a queue that goes with its consumer, and from which nothing is leased.
 temporary = SETTINGS.pop("temporary", None)
-#: The package whose locks are watched.
-watched = SETTINGS.pop("watched", None)
-if watched is not None:
-    watch(watched)
 app = new_app("leases", at_least_once=True)
 if temporary is not None:
     app.conf.task_queues = [Queue("celery"), Queue(temporary, auto_delete=True)]

@@ -11,6 +11,7 @@ from celery import Celery
 from kombu import Queue
 
 from celery_delayq import DelayQ, Limit
+from tests.apps.shared_locks import watch
 from tests.support import TIMEOUT
 
 SETTINGS: dict[str, Any] = json.loads(os.environ.get("APP_SETTINGS", "{}"))
@@ -31,9 +32,11 @@ def new_app(
     """Return an app with the extension, these settings, and those of the environment.
 
     Of the environment, ``at_least_once``, ``retry`` and ``renamed`` are arguments of `DelayQ`,
-    ``limits`` are arguments of `Limit` by pattern, and ``undeclared_queue`` is one that the worker
-    consumes and does not declare.
+    ``limits`` are arguments of `Limit` by pattern, ``undeclared_queue`` is one that the worker
+    consumes and does not declare, and ``watched`` is the package whose locks are watched.
     """
+    if watched := SETTINGS.pop("watched", None):
+        watch(watched)
     app = Celery(name)
     # By default, Celery kills a child of its pool that does not report within 4 s.
     defaults = {"broker_connection_retry_on_startup": True, "worker_proc_alive_timeout": TIMEOUT}

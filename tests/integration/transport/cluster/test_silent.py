@@ -11,6 +11,7 @@ from redis import Redis
 
 from celery_delayq.embedded import EmbeddedRedis
 from celery_delayq.testing import wait_until
+from tests.apps import shared_locks
 from tests.integration.transport.cluster.conftest import ClusterScene
 from tests.integration.transport.cluster.test_away import have_replies_in
 from tests.support import TIMEOUT
@@ -71,7 +72,10 @@ def wait_heartbeat(client: Redis) -> None:
 def test_a_silent_shard_holds_up_its_own_queues_only(
     scene: ClusterScene, pool: str, uses: Callable[[Redis], bool]
 ) -> None:
-    worker = scene.work(*NUMBERS, pool=pool, concurrency=2, delayq={"block_timeout": 0.5})
+    watched = pool if pool in shared_locks.LOCKS else None
+    worker = scene.work(
+        *NUMBERS, pool=pool, concurrency=2, conf={"watched": watched}, delayq={"block_timeout": 0.5}
+    )
     node = node_that(scene.cluster, uses)
     shards = [scene.shard(number) for number in NUMBERS]
     [lost] = [each for each in shards if each.master is node]
@@ -101,3 +105,4 @@ def test_a_silent_shard_holds_up_its_own_queues_only(
     for number in range(4):
         scene.wait_state(f"lost-{number}")
     assert "Connection to broker lost" not in worker.log
+    assert shared_locks.FOUND not in worker.log
