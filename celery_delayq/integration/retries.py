@@ -60,7 +60,8 @@ def prepare(app: Celery, tasks: Mapping[str, Any], defaults: Mapping[str, RetryP
 
 def is_unread(task: Any) -> bool:
     """Whether the retry options of a task are still to be read. Celery's own tasks have none."""
-    return not task.name.startswith("celery.") and attempts_of(task) is None
+    is_celerys = task.name.startswith("celery.")
+    return not is_celerys and attempts_of(task) is None
 
 
 def attempts_of(task: Any) -> Attempts | None:

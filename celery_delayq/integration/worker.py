@@ -87,12 +87,29 @@ def note_cause_of_stop(controller: Any, stop: Callable[..., Any]) -> Callable[..
     return stop_and_note
 
 
+def shut_down_always(handler: Callable[..., None]) -> Callable[..., None]:
+    """Have a cold shutdown follow also if its handler fails, as Celery 5.7 does.
+
+    It fails where the pool cannot end the tasks that it runs.
+    """
+
+    @wraps(handler)
+    def shut_down(*args: Any) -> None:
+        try:
+            handler(*args)
+        finally:
+            if state.should_terminate is None:
+                state.should_terminate = EX_FAILURE
+
+    return shut_down
+
+
 def postpone_cold_shutdowns(_owner: type, set_handler: Callable[..., None]) -> Callable[..., None]:
     """Have the handlers of a cold shutdown wait for the end of a call of RabbitMQ."""
 
     def set_postponed(signals: Any, name: str, handler: Any) -> None:
         if getattr(handler, "__name__", "") == "worker_Cold":
-            handler = interrupts.postpone_in_blocks(handler)
+            handler = interrupts.postpone_in_blocks(shut_down_always(handler))
         set_handler(signals, name, handler)
 
     return set_postponed

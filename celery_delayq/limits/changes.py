@@ -188,7 +188,8 @@ class LimitChanges:
 def definitions_of(stored: StoredLimit) -> Definitions:
     """Return the definitions of a limit, parsed."""
     override = Definition.parse(stored.override)
-    is_off = bool(stored.override) and override is None  # the text for "off" is no definition
+    # Of the texts that are stored, only the one for "off" has no definition.
+    is_off = bool(stored.override) and override is None
     return Definition.parse(stored.of_code), override, is_off
 
 

@@ -13,7 +13,7 @@ from tests.benchmarks.__main__ import NAMES
 
 ROOT = Path(__file__).parents[2]
 
-pytestmark = [pytest.mark.nightly, pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(1800)]
 
 
 @pytest.mark.parametrize("name", NAMES)

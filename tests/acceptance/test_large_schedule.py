@@ -33,12 +33,12 @@ pytestmark = [pytest.mark.nightly, pytest.mark.timeout(1800)]
 #: Numbers of tasks.
 SOME, MANY = 100_000, 1_000_000
 
-#: Most CPU seconds of a page beyond the calls that it makes: to read each of 100,000 tasks takes
-#: longer, also on a fast machine. And most µs of a call of a script, as in the benchmark.
-MOST_SECONDS, MOST_MICROSECONDS = 1.0, 5_000
+#: Most CPU seconds of a page beyond the calls that it makes, and most µs of a call of a script, as
+#: in the rows of the benchmark.
+MOST_SECONDS, MOST_MICROSECONDS = 0.2, 5_000
 
-#: Number of looks, and the most if a call takes long. The best one counts, since the processor may
-#: be busy with others.
+#: Number of looks, and the most if a look or a call takes long. The best one counts, since the
+#: processor may be busy with others.
 TRIES, MOST_TRIES = 5, 30
 
 TASKS, QUEUES, CUSTOMERS, RUNS, DEAD = 20, ("celery", "mail", "reports"), 1000, 10_000, 5_000
@@ -118,7 +118,8 @@ def test_no_look_takes_long_or_holds_redis_up(
     slow: dict[str, Counter[str]] = {}
     for name, look in looks.items():
         for turn in range(MOST_TRIES):
-            if turn >= TRIES and not too_slow(slow[name]):
+            is_fast = turn > 0 and seconds[name] <= MOST_SECONDS and not too_slow(slow[name])
+            if turn >= TRIES and is_fast:
                 break
             longest_calls(client)  # drops the calls so far
             began = time.process_time()

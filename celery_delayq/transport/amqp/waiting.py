@@ -122,8 +122,10 @@ class WaitingConnection(pyamqp.Connection):
         sock = self.transport.sock
         if getattr(sock, "pending", int)():  # TLS has decrypted data
             return
-        seconds = sock.gettimeout() if timeout is None else timeout
-        until = math.inf if seconds is None else time.monotonic() + seconds
+        if timeout is None:
+            timeout = sock.gettimeout()
+        # Without a timeout of the socket, wait for ever.
+        until = time.monotonic() + (math.inf if timeout is None else timeout)
         with selectors.DefaultSelector() as selector:
             selector.register(sock, selectors.EVENT_READ)
             while self.connected and self._handled == handled:
