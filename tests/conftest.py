@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, settings
 from celery_delayq.embedded import EmbeddedRedis, ports
 from celery_delayq.embedded.rabbitmq import EmbeddedRabbitMQ
 from celery_delayq.testing import wait
-from tests.support import TIMEOUT, passwords
+from tests.support import TIMEOUT, output
 from tests.support.cluster import Cluster
 from tests.support.skips import need_rabbitmq
 from tests.support.versions import read_once
@@ -101,8 +101,19 @@ def pytest_configure(config: pytest.Config) -> None:
         ports.PORTS = ports.PORTS[number :: process["workercount"]]
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Add the logs of its processes to a failed test, as far as they fit on a few screens."""
+    report = yield
+    if report.failed:
+        report.sections.extend(output.logs(item, 20_000))
+    return report
+
+
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Name a failed test at once: a tier may go on for half an hour before its summary."""
+    """Show a failed test at once: a tier may go on for half an hour before its summary."""
     if report.failed and "PYTEST_XDIST_WORKER" not in os.environ:
         crash = getattr(report.longrepr, "reprcrash", None)
         message = crash.message if crash else str(report.longrepr)
@@ -169,7 +180,7 @@ def _name(item: pytest.Item) -> str:
 def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, object, object]:
     """Fail a test that has shown a password, itself or in a log."""
     result = yield
-    passwords.check_test(item)
+    output.check_test(item)
     return result
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from itertools import count, takewhile
 from typing import Any
 
 import pytest
@@ -28,6 +29,13 @@ RATE, BURST = 50, 5
 RATES: Mapping[str, Mapping[str, Any]] = {
     "faults.work": {"name": "work", "rate": RATE, "burst": BURST}
 }
+#: Most looks at leases and permits that would be too few to judge by.
+FEW_LOOKS = 100
+
+
+def faults(number: int, found: list[Counts]) -> Iterator[int]:
+    """Count faults up to *number*, or beyond it on a machine that was too busy for enough looks."""
+    return takewhile(lambda each: each < number or len(found) <= FEW_LOOKS, count())
 
 
 def judged(stage: Stage, found: list[Counts], passes: Passes, killer: Killer) -> None:
@@ -47,7 +55,7 @@ def judged(stage: Stage, found: list[Counts], passes: Passes, killer: Killer) ->
 
 def all_given_back(stage: Stage, found: list[Counts]) -> None:
     """Check that each leased message had its permit, and that nothing of the limit is left."""
-    assert len(found) > 100
+    assert len(found) > FEW_LOOKS
     assert {each for each in found if each.leased != each.permits} == set()
     assert stage.redis.zcard("delayq:permits") == 0
     assert stage.redis.exists("{celery}:held", "{celery}:lanes") == 0
@@ -74,7 +82,7 @@ def test_killed_and_stopped_workers_never_lease_more_than_the_limit_allows(
     with watching(stage.broker, "work") as found:
         producer.send_many(2 * CONCURRENCY, "faults.work", 0.3)
         with producer.sending(40, send):
-            for _ in range(scaled(6, 25)):
+            for _ in faults(scaled(6, 25), found):
                 killer.let_pass(0.1, 0.7)
                 killer.strike(workers, ways)
         stage.settle()
@@ -98,7 +106,7 @@ def test_killed_and_stopped_workers_never_get_more_than_the_rate_allows(
     with watching(stage.broker, "work") as found:
         producer.send_many(RATE, "faults.work", 0.02)
         with producer.sending(40, lambda _: producer.send("faults.work", 0.02)):
-            for _ in range(scaled(6, 25)):
+            for _ in faults(scaled(6, 25), found):
                 killer.let_pass(0.1, 0.7)
                 killer.strike(workers, ways)
         stage.settle()
@@ -128,7 +136,7 @@ def test_lost_replies_never_lease_more_than_the_limit_allows(
     with watching(stage.broker, "work") as found:
         producer.send_many(2 * CONCURRENCY, "faults.work", 0.3)
         with producer.sending(40, lambda _: producer.send("faults.work", 0.02)):
-            for _ in range(scaled(20, 100)):
+            for _ in faults(scaled(20, 100), found):
                 killer.let_pass(0.05, 0.2)
                 fault = killer.random.choice([Fault.DROP_REPLY, Fault.DROP_REQUEST, Fault.RESET])
                 killer.random.choice(proxies).on("EVALSHA", fault, nth=killer.random.randint(1, 5))

@@ -6,6 +6,7 @@ there is a line for each import by a native thread too.
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import sys
 import traceback
@@ -15,6 +16,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from celery_delayq.utils import native_threads
+from tests.support import TIMEOUT
 
 #: How the lines begin.
 FOUND = "lock of greenlets in a native thread: "
@@ -23,7 +25,8 @@ LOCKS = {"gevent": "gevent.thread:LockType", "eventlet": "eventlet.semaphore:Sem
 
 
 def watch(package: str) -> None:
-    """Watch all locks of this process."""
+    """Watch all locks of this process. Show its stacks before a test gives up."""
+    faulthandler.dump_traceback_later(0.8 * TIMEOUT, repeat=True)
     module, _, name = LOCKS[package].partition(":")
     lock_class: Any = getattr(import_module(module), name)
     acquire = lock_class.acquire

@@ -19,7 +19,7 @@ from celery.bin.base import CLIContext
 from click.testing import CliRunner
 
 from celery_delayq.cli import delayq
-from tests.support import passwords
+from tests.support.output import check_passwords
 
 #: The first words of a command that is to be interrupted. A shell starts background commands with
 #: SIGINT ignored. The low priority lets the test run first on a busy machine.
@@ -92,7 +92,7 @@ class CommandLine:
             )
         if result.exception is not None and not isinstance(result.exception, SystemExit):
             raise result.exception
-        passwords.check(f"delayq {' '.join(args)}", f"{result.stdout}\n{result.stderr}")
+        check_passwords(f"delayq {' '.join(args)}", f"{result.stdout}\n{result.stderr}")
         has_other_times = self._shows_foreign or {"--json", "--help", "-"} & {*args}
         if (columns or 80) >= 80 and not has_other_times:
             times_in(result.stdout)

@@ -44,8 +44,10 @@ class ForkServer:
     def __init__(self, pool: str = "") -> None:
         self._socket, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         command = [sys.executable, "-m", "tests.support.fork_server", str(other.fileno()), pool]
+        # A worker would lose all folders of this variable from its path, also those of packages.
+        env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
         with other:
-            self._process = subprocess.Popen(command, pass_fds=[other.fileno()], cwd=_ROOT)
+            self._process = subprocess.Popen(command, pass_fds=[other.fileno()], cwd=_ROOT, env=env)
 
     def fork(self, process: ManagedProcess, log: IO[bytes]) -> Forked:
         """Start a worker; return an object with the needed methods of ``subprocess.Popen``."""

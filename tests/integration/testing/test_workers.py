@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -22,6 +24,7 @@ from celery_delayq.testing import (
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.support import TIMEOUT
 from tests.support.scene import answer
+from tests.support.warm import ForkServer
 
 APPS = Path(__file__).parents[2] / "apps"
 IMPLEMENTATIONS = {
@@ -262,3 +265,21 @@ def test_a_worker_imports_what_the_tests_import(
 
     with pytest.raises(ProcessFailed, match="No module named 'shop_of_a_test'"):
         delayq_worker("shop_of_a_test:app", pool="solo", env={"PYTHONPATH": ""})
+
+
+def test_a_forked_worker_imports_what_a_cold_one_imports(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also while the tests' ``PYTHONPATH`` has the folders of packages, as in those of Spark."""
+    (tmp_path / "late.py").write_text(
+        "import hypothesis\nfrom celery import Celery\napp = Celery('late')\n", "utf-8"
+    )
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
+    process = ManagedProcess(
+        [sys.executable, "-m", "celery", "-A", "late", "report"], env={"PYTHONPATH": str(tmp_path)}
+    )
+
+    with closing(ForkServer()) as server, process.log_file.open("wb") as log:
+        code = server.fork(process, log).wait(TIMEOUT)
+
+    assert (code, "ModuleNotFoundError" in process.log) == (0, False), process.log

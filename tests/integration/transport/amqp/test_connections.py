@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import socket
 import ssl
@@ -152,7 +153,10 @@ def test_a_worker_whose_mailbox_is_still_locked_connects_again_until_it_is_free(
     """RabbitMQ may need a while to notice that a connection, or a node of a cluster, is gone."""
     with AmqpProxy(port) as proxy:
         through = delayq_rabbitmq.replace(f":{port}", f":{proxy.port}")
-        worker = delayq_worker("tests.apps.retry_tasks:app", broker_url=through, pool=pool)
+        env = {
+            "APP_SETTINGS": json.dumps({"control_queue_exclusive": True})
+        }  # Celery 5.7's default
+        worker = delayq_worker("tests.apps.retry_tasks:app", broker_url=through, pool=pool, env=env)
         proxy.refuse()
         with _exclusive_queue(delayq_rabbitmq, f"{worker.hostname}.celery.pidbox"):
             proxy.accept()

@@ -1,7 +1,8 @@
-"""Check that no password is in any output."""
+"""The output of a test and of its processes: no password is in it, and a failed test shows it."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ PASSWORDS = ("s3cret", "hunter2", "wr0ng", "pa55word", "se%40cret", "p%40ss", "p
 MOST = 4_000_000
 
 
-def check(where: str, text: str) -> None:
+def check_passwords(where: str, text: str) -> None:
     """Fail if a text contains a password."""
     for password in PASSWORDS:
         if password in text:
@@ -23,8 +24,14 @@ def check(where: str, text: str) -> None:
 def check_test(item: pytest.Item) -> None:
     """Check the output of a test, and the logs in its folder."""
     for when, kind, text in item._report_sections:
-        check(f"{kind} of {when}", text)
+        check_passwords(f"{kind} of {when}", text)
+    for name, text in logs(item, MOST):
+        check_passwords(name, text)
+
+
+def logs(item: pytest.Item, most: int) -> Iterator[tuple[str, str]]:
+    """Yield the names of the logs in a test's folder, and of each log the last *most* bytes."""
     folder = getattr(item, "funcargs", {}).get("tmp_path")
-    for log in Path(folder).rglob("*.log") if folder else ():
+    for log in sorted(Path(folder).rglob("*.log")) if folder else ():
         if log.is_file():
-            check(log.name, log.read_bytes()[-MOST:].decode("utf-8", "replace"))
+            yield log.name, log.read_bytes()[-most:].decode("utf-8", "replace")
