@@ -129,6 +129,7 @@ def _close_backend(backend: Any) -> None:
     consumer = getattr(backend, "result_consumer", None)
     if consumer is not None and getattr(consumer, "_pubsub", None) is not None:
         consumer.stop()
+        consumer._pubsub = None  # else a result that is collected later opens it again
     client = vars(backend).get("client") if backend is not None else None
     if client is not None and hasattr(client, "connection_pool"):
         client.connection_pool.disconnect()

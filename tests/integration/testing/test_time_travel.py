@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 import time
 from collections import defaultdict
@@ -22,6 +23,7 @@ from celery_delayq.aio import AsyncDelayQ
 from celery_delayq.errors import TravelError
 from celery_delayq.integration import worker
 from celery_delayq.testing import assert_scheduled, dead_letters, drain, wait_until
+from celery_delayq.testing.fixtures import RedisUnderTest
 from celery_delayq.testing.travel.traveller import TimeTravel
 from tests.integration.testing.conftest import HOUR, Runs
 from tests.support import TIMEOUT
@@ -376,6 +378,20 @@ def test_the_app_is_as_before_after_the_test(
     assert not worker.is_here()
 
 
+def test_a_result_that_is_collected_after_the_travel_opens_no_connection(
+    delayq_app: Celery, delayq_redis: RedisUnderTest
+) -> None:
+    with TimeTravel(delayq_app, delayq_redis.server):
+        result = delayq_app.tasks["note"].apply_async(("later",), countdown=60)
+        result.then(print)  # subscribes to the channel of the result
+    number = connections_so_far(delayq_redis)
+
+    del result
+    gc.collect()
+
+    assert connections_so_far(delayq_redis) == number
+
+
 def test_a_month_of_a_daily_entry_runs_each_day_with_its_follow_up(
     delayq_time: TimeTravel, delayq_app: Celery, runs: Runs
 ) -> None:
@@ -439,3 +455,8 @@ def test_a_test_may_be_a_coroutine(delayq_time: TimeTravel, delayq_app: Celery, 
 
     assert [name for name, _ in runs] == ["async", "loop"]
     assert current_app.main == "shop"
+
+
+def connections_so_far(redis: RedisUnderTest) -> int:
+    number: int = redis.client.info("stats")["total_connections_received"]
+    return number
