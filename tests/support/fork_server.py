@@ -140,7 +140,8 @@ def _become(given: Mapping[str, Any], log: int, closed: set[int]) -> None:
     for fd in {nothing, log, *closed}:
         os.close(fd)
     env = given["env"]
-    mine = {str(Path.cwd()), ""}
+    before = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+    mine = {str(Path.cwd()), "", *map(os.path.abspath, before)}
     os.environ.clear()
     os.environ.update(env)
     time.tzset()

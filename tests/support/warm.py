@@ -44,8 +44,7 @@ class ForkServer:
     def __init__(self, pool: str = "") -> None:
         self._socket, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         command = [sys.executable, "-m", "tests.support.fork_server", str(other.fileno()), pool]
-        # A worker would lose all folders of this variable from its path, also those of packages.
-        env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        env = {**os.environ, "PYTHONPATH": os.pathsep.join(_added_folders())}
         with other:
             self._process = subprocess.Popen(command, pass_fds=[other.fileno()], cwd=_ROOT, env=env)
 
@@ -111,6 +110,20 @@ class Forked:
         """Send a signal, if the worker still runs."""
         if self.poll() is None:
             os.kill(self.pid, number)
+
+
+def _added_folders() -> list[str]:
+    """Return the folders of ``PYTHONPATH`` without Python's own, such as those of packages.
+
+    A worker removes them from its path, and adds those of its own ``PYTHONPATH``. The fork server
+    itself needs them: one may have a ``sitecustomize`` (see `tests.support.faults.clocks`).
+    """
+    folders = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+    return [
+        folder
+        for folder in map(os.path.abspath, folders)
+        if not any(Path(folder).is_relative_to(own) for own in (sys.prefix, sys.base_prefix))
+    ]
 
 
 def spawning(fork_server: ForkServers) -> Callable[[ManagedProcess, IO[bytes]], Any]:
