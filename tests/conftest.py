@@ -176,12 +176,30 @@ def _name(item: pytest.Item) -> str:
     return item.nodeid.partition("[")[0]
 
 
+#: Starts of the names of variables that decide how the tests' processes run.
+DECISIVE = ("CELERY", "DELAYQ", "LD_", "PATH", "PYTHON")
+VARIABLES = pytest.StashKey[dict[str, str]]()
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Note the variables, which no test may change for later ones."""
+    session.config.stash[VARIABLES] = _decisive_variables()
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, object, object]:
-    """Fail a test that has shown a password, itself or in a log."""
+    """Fail a test that has shown a password, itself or in a log, or changed variables."""
     result = yield
     output.check_test(item)
+    before, now = item.config.stash[VARIABLES], _decisive_variables()
+    item.config.stash[VARIABLES] = now
+    changed = sorted(name for name, _ in before.items() ^ now.items())
+    assert not changed, f"the test or its fixtures leave changed variables: {changed}"
     return result
+
+
+def _decisive_variables() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name.startswith(DECISIVE)}
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -60,13 +60,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """A session on two cores, with the data source registered."""
     need_java()
     folder = tmp_path_factory.mktemp("spark")
-    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
+    with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of pandas, and of sockets that py4j leaves open
-        patch.setenv("PYSPARK_PYTHON", sys.executable)
-        patch.delenv("SPARK_LOCAL_DIRS", raising=False)
-        patch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
-        # So that workers find the tests' own modules, too.
-        patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
         from pyspark.sql import SparkSession
 
         import celery_delayq.spark
@@ -75,7 +70,14 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         builder = SparkSession.builder.master("local[2]").appName("tests")
         for name, value in options.items():
             builder = builder.config(name, value)
-        session = builder.getOrCreate()
+        # Spark's own processes keep these variables. Later tests are to start others without them.
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("PYSPARK_PYTHON", sys.executable)
+            patch.delenv("SPARK_LOCAL_DIRS", raising=False)
+            patch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+            # So that workers find the tests' own modules, too.
+            patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
+            session = builder.getOrCreate()
         session.sparkContext.setLogLevel("ERROR")
         celery_delayq.spark.register(session)
         yield session
