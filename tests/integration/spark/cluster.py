@@ -13,6 +13,7 @@ from celery import Celery
 from celery_delayq import DelayQ
 from celery_delayq.embedded import EmbeddedRedis
 from celery_delayq.testing import wait_until
+from tests.integration.spark import jobs
 from tests.integration.spark.driver import Driver, JobFailed
 from tests.support import TIMEOUT
 
@@ -62,7 +63,8 @@ class Cluster:
         return self._driver.log
 
     def reset(self) -> None:
-        """Make its Redis empty, with all passwords."""
+        """Make its Redis empty, with all passwords, once the tasks of earlier tests have ended."""
+        self.do(jobs.wait_idle)
         names = ("driver", "executors", "option")
         self.redis.acl_setuser(
             "default", enabled=True, passwords=[f"+{SECRETS[name]}" for name in names]

@@ -21,6 +21,7 @@ from celery_delayq.store.keys import Layout
 from celery_delayq.testing import wait_until
 from celery_delayq.testing.processes import ManagedProcess
 from celery_delayq.testing.servers import new_server
+from tests.integration.spark import jobs
 from tests.integration.spark.cluster import SECRETS, Cluster
 from tests.integration.spark.driver import QUICK, Driver, configured, run_stream, settings
 from tests.integration.spark.flights import OPTIONS, SCHEMA
@@ -84,22 +85,12 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         session.stop()
 
 
-def wait_idle(spark: Any) -> None:
-    """Wait until no task of Spark runs: those of a job that has failed or was cancelled go on."""
-    tracker = spark.sparkContext._jsc.sc().statusTracker()
-
-    def running() -> int:
-        return sum(each.numRunningTasks() for each in tracker.getExecutorInfos())
-
-    wait_until(lambda: not running(), TIMEOUT, "Spark's tasks to end")
-
-
 @pytest.fixture(autouse=True)
 def no_task_left(request: pytest.FixtureRequest) -> Iterator[None]:
     """End a test when its tasks of Spark have ended: they would write into the next one's Redis."""
     yield
     if "spark" in request.fixturenames:
-        wait_idle(request.getfixturevalue("spark"))
+        jobs.wait_idle(request.getfixturevalue("spark"))
 
 
 @pytest.fixture

@@ -73,6 +73,19 @@ class Faults:
         return len([*Path(self.refused).glob(f"_pending-*/part-{SLOW:05}-*")])
 
 
+def wait_idle(spark: Any) -> None:
+    """Wait until no task of Spark runs.
+
+    Tasks of a job that has failed or was cancelled go on, and so do second attempts.
+    """
+    tracker = spark.sparkContext._jsc.sc().statusTracker()
+
+    def running() -> int:
+        return sum(each.numRunningTasks() for each in tracker.getExecutorInfos())
+
+    wait_until(lambda: not running(), TIMEOUT, "Spark's tasks to end")
+
+
 def write_with_faults(spark: Any, port: int, folder: str, options: Given) -> None:
     """Write many rows while attempts fail, and one is slow."""
     rows = spark.range(PARTS * PART_ROWS, numPartitions=PARTS).selectExpr(*COLUMNS)

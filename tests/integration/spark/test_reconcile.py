@@ -19,7 +19,8 @@ from celery_delayq.spark.reconcile import Options, Summary, TooManyOrphans, read
 from celery_delayq.spark.reconcile.job import _ReconcileJob as Job
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.integration.conftest import MakeApp
-from tests.integration.spark.conftest import CommandLine, jdbc_options, running, wait_idle
+from tests.integration.spark import jobs
+from tests.integration.spark.conftest import CommandLine, jdbc_options, running
 from tests.integration.spark.flights import NOON, SCHEMA, Row, calls, expected, flight, flights
 from tests.support.dead_letters import message
 from tests.support.postgres import PostgresServer
@@ -241,7 +242,7 @@ def test_a_job_that_was_killed_is_completed_by_the_next(
         finally:
             spark.sparkContext.cancelAllJobs()
     assert job.error is not None
-    wait_idle(spark)
+    jobs.wait_idle(spark)
 
     told = run(rows)
     assert (told.rows, told.replaced, told.refused) == (300, 0, 0)
