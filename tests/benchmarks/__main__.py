@@ -7,6 +7,7 @@ import shutil
 import signal
 import sys
 import time
+import traceback
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import click
 import redis
 from rich.console import Console
 
+from celery_delayq.errors import EmbeddedServerError
 from celery_delayq.testing import ProcessFailed
 
 from .bench import FULL, OURS, QUICK, STOCK_AGAIN, Bench, new_server
@@ -26,12 +28,17 @@ from .report import Run, machine_facts, show, write_json
 load()
 NAMES = [one.name for one in measurements()]
 
+#: Errors whose text says enough.
+EXPECTED = (BenchError, EmbeddedServerError, ProcessFailed, redis.RedisError)
+
 
 def _measure(bench: Bench, one: Measurement, run: Run) -> None:
     try:
         run.figures.extend(one.run(bench))
-    except (BenchError, ProcessFailed, redis.RedisError) as error:
-        run.failures[one.name] = str(error)
+    except Exception as error:  # the other measurements follow
+        run.failures[one.name] = str(error) or repr(error)
+        if not isinstance(error, EXPECTED):
+            traceback.print_exc()
 
 
 @click.command()

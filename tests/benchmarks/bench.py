@@ -272,11 +272,13 @@ class Bench:
             return self.in_turns(title, rounds, self.sides, measure_side, warm_up=warm_up)
 
 
-def new_server() -> EmbeddedRedis:
-    """Return a server without persistence, of the machine's own program if there is one."""
+def new_server(*, appendonly: bool = False, **given: Any) -> EmbeddedRedis:
+    """Return a server of the machine's own program if there is one; without *appendonly* it stores
+    nothing.
+    """
     options = {"databases": DATABASES}
     program = redis_server_on_path()
-    return EmbeddedRedis(executable=program, appendonly=False, options=options)
+    return EmbeddedRedis(executable=program, appendonly=appendonly, options=options, **given)
 
 
 def now_ms() -> int:

@@ -10,10 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from celery_delayq.admin.health import why_not_ready
-from celery_delayq.embedded import EmbeddedRedis
 from celery_delayq.testing import ManagedProcess, wait_until
 
-from ..bench import Bench, percentile
+from ..bench import Bench, new_server, percentile
 from ..model import BenchError, Figure, at_most, measurement
 from ..pauses import SLOW, seconds_of
 from ..processes import APP, ROOT
@@ -126,8 +125,8 @@ def restarted(bench: Bench) -> float:
 
         wait_until(is_written, TIMEOUT, "the log of Redis")
     bench.server.stop(TIMEOUT)
-    folder, program = bench.server.data_dir, bench.server.executable
-    server = EmbeddedRedis(executable=program, data_dir=folder, timeout=TIMEOUT)
+    folder = bench.server.data_dir
+    server = new_server(appendonly=True, data_dir=folder, timeout=TIMEOUT)
     try:
         began = time.perf_counter()
         server.start()
